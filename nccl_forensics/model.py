@@ -1,0 +1,374 @@
+"""The values that flow from step to step: frozen, with units in their names. Imports nothing of ours.
+
+    paths → collect → scan → parse → identify → align → reconstruct → diagnose → report
+
+Unknown is None everywhere. Times are integer nanoseconds; the field's name or docstring says on which clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Role = Literal["cause", "symptom", "consequence", "context"]
+"""What an event can prove. `consequence` follows another failure and never counts against anybody."""
+
+Severity = Literal["critical", "error", "warning", "info"]
+
+Status = Literal["read", "partial", "skipped", "failed"]
+
+TimeBasis = Literal["stamp", "neighbour", "derived", "none"]
+
+Detail = str | int | float | bool | None | tuple[int, ...] | tuple[str, ...]
+
+
+class InputError(Exception):
+    """Something the user can mend: the message says which file, what is wrong and what to try."""
+
+
+# --- input ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputRow:
+    """One file that was looked at; members of archives are rows of their own."""
+
+    path: str
+    """As given; members as ARCHIVE!member, nested ones with more '!'."""
+    format: str = "unknown"
+    status: Status = "read"
+    reason: str | None = None
+    """Why partial, skipped or failed."""
+    bytes: int = 0
+    """Uncompressed bytes read."""
+    events: int = 0
+    host: str | None = None
+    rank: int | None = None
+    mtime_ns: int | None = None
+    """Modification time, UTC, as the file system or the archive tells it."""
+    first_ns: int | None = None
+    last_ns: int | None = None
+    """First and last event on the reference clock."""
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something that could not be read or understood; nothing is dropped in silence."""
+
+    says: str
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Where a claim can be checked."""
+
+    source: str
+    """An InputRow.path."""
+    line: int | None
+    """1-based line of the uncompressed file; None in a binary file."""
+    text: str
+    """The line without its launcher prefix, control characters made visible, cut at 2,000 characters."""
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    """Neighbouring lines as written, for the reader."""
+
+
+# --- time -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamp:
+    """A time as the log wrote it, on the log's own clock. At least one of `wall_ns` and `boot_ns` is there."""
+
+    wall_ns: int | None = None
+    """The written date and time of day read as if it were UTC, ns since 1970. Without a written year: in 1972."""
+    has_year: bool = True
+    zone_s: int | None = None
+    """Written offset, seconds east of UTC; None: no zone was written."""
+    boot_ns: int | None = None
+    """Nanoseconds since boot (printk's clock: not disciplined by NTP, stands still in suspend)."""
+    resolution_ns: int = 1_000_000_000
+    """Of `wall_ns`; the true reading lies within it, after `wall_ns`."""
+    drifts: bool = False
+    """`dmesg -T` and its kin: wall time computed from boot time, seconds off after days of uptime."""
+
+
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One row of the timeline."""
+
+    kind: str
+    """Signature id, e.g. 'xid', 'watchdog-timeout', 'oom-kill'."""
+    role: Role
+    evidence: Evidence
+    severity: Severity = "info"
+    stamp: Stamp | None = None
+    """On the log's own clock."""
+    cause: str | None = None
+    """Id in causes.toml that this line speaks for, if any."""
+    rank: int | None = None
+    """Global rank. None where the log cannot know it; never a guess, never -1."""
+    local_rank: int | None = None
+    """Rank on its node, from a launcher's prefix; not a global rank."""
+    host: str | None = None
+    pid: int | None = None
+    """Process id as the log saw it (inside a container: the container's)."""
+    gpu_pci: str | None = None
+    """'dddd:bb:dd.f', lower case."""
+    details: Mapping[str, Detail] = field(default_factory=dict)
+    """What only this kind has; a key ends in its unit: `waited_ms`, `numel_in`, `limit_bytes`."""
+    attempt: int | None = None
+    """Which start of the job by its launcher, from 0, where that is known."""
+    # set by align:
+    time_ns: int | None = None
+    """On the reference clock (UTC)."""
+    uncertainty_ns: int | None = None
+    """Half-width of the error bar of `time_ns`."""
+    time_basis: TimeBasis = "none"
+    repeats: int = 1
+    """How many identical printings this row stands for."""
+
+
+# --- who is who -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    host: str | None = None
+    index: int | None = None
+    """nvidia-smi / CUDA index on the host."""
+    pci: str | None = None
+    """'dddd:bb:dd.f', lower case."""
+    uuid: str | None = None
+    serial: str | None = None
+    model: str | None = None
+    details: Mapping[str, Detail] = field(default_factory=dict)
+
+
+RankState = Literal["culprit", "waiting", "blocked", "completed", "dead", "no-data"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    rank: int
+    host: str | None = None
+    local_rank: int | None = None
+    pid: int | None = None
+    gpu: Gpu | None = None
+    state: RankState = "no-data"
+    waiting_on: tuple[int, ...] = ()
+    last_enqueued: int | None = None
+    last_started: int | None = None
+    last_completed: int | None = None
+    exit: str | None = None
+    note: str | None = None
+    """Why it is in this state, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockRow:
+    clock: str
+    host: str | None
+    offset_s: float | None
+    """Add to this clock's reading to get the reference clock."""
+    uncertainty_s: float | None
+    basis: str
+    """'reference', 'collectives', 'shared-event', 'boot-time', 'declared', 'assumed'."""
+    note: str | None = None
+
+
+# --- reconstruct ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState:
+    """Where one process group stood at the end: its oldest operation that somebody still waits for."""
+
+    name: str | None
+    """As PyTorch gives it ('0', 'default_pg', '3' …)."""
+    description: str | None = None
+    backend: str | None = None
+    members: tuple[int, ...] = ()
+    """Global ranks; empty if no log tells."""
+    op: str | None = None
+    """Lower case profiling name without backend: 'all_reduce', '_all_gather_base', 'send' …"""
+    seq: int | None = None
+    """Collective sequence number in this group, from 1."""
+    numel_in: int | None = None
+    numel_out: int | None = None
+    timeout_ms: int | None = None
+    arrived: tuple[int, ...] = ()
+    started: tuple[int, ...] = ()
+    completed: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
+    """Members that have data and have not entered."""
+    no_data: tuple[int, ...] = ()
+    """Members of whom there is neither a dump nor a message: neither guilty nor cleared."""
+    first_arrival_ns: int | None = None
+    last_arrival_ns: int | None = None
+    """When the first and the last of the arrived entered, on their own clocks (UTC in dumps)."""
+    frames: tuple[str, ...] = ()
+    """Python frames of the waiters, innermost first: 'function file:line'."""
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """An edge of the wait-for graph."""
+
+    waiter: int
+    waited: tuple[int, ...]
+    why: str
+    group: str | None = None
+    seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """What the collectives alone say against a set of ranks. Weighed against everything else in diagnose."""
+
+    ranks: tuple[int, ...]
+    """Empty: the finding is about no rank in particular (a deadlock, a symmetric hang)."""
+    cause: str
+    """Id in causes.toml."""
+    weight: float
+    """Log-odds."""
+    says: str
+    """What was seen, one sentence that stands alone."""
+    group: GroupState | None = None
+    evidence: tuple[Evidence, ...] = ()
+    details: Mapping[str, Detail] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankCounters:
+    rank: int
+    source: str | None = None
+    host: str | None = None
+    last_enqueued: int | None = None
+    last_started: int | None = None
+    last_completed: int | None = None
+    """In the group that hangs, or in the default group."""
+    frames: tuple[str, ...] = ()
+    """Where its newest recorded call was made."""
+    last_created_ns: int | None = None
+    """Epoch ns (UTC as the rank's host had it) of its newest recorded call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconstruction:
+    """What the process groups were doing when the job stopped."""
+
+    groups: tuple[GroupState, ...] = ()
+    """Stuck ones first, the one that holds up the others on top."""
+    suspects: tuple[Suspect, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    cannot_exclude: tuple[int, ...] = ()
+    """Ranks without data that could be the culprit as well."""
+    cleared: tuple[tuple[int, str], ...] = ()
+    """(rank, why it is a victim)."""
+    counters: tuple[RankCounters, ...] = ()
+    ranks_seen: tuple[int, ...] = ()
+    healthy: bool = False
+    """There is data, and nobody waits for anybody longer than is normal."""
+    problems: tuple[Problem, ...] = ()
+
+
+# --- diagnose -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one rule can prove, for or against a hypothesis (cause, ranks, hosts, GPUs)."""
+
+    cause: str
+    says: str
+    weight: float
+    """Log-odds; negative: speaks against."""
+    ranks: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    events: tuple[Event, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    inference: bool = False
+    """A conclusion rather than something that was written down."""
+    detail: str | None = None
+    """Sub-kind that picks the advice: 'riser', 'fragmentation', 'no space' …"""
+    onset_ns: int | None = None
+    """When the cause struck, on the reference clock, where this finding knows."""
+
+    def __post_init__(self) -> None:
+        if not self.events and not self.evidence:
+            raise ValueError(f"a finding without evidence: {self.says}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hypothesis:
+    cause: str
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    gpus: tuple[Gpu, ...]
+    log_odds: float
+    confidence: float
+    """Posterior over all hypotheses and 'something else'."""
+    findings: tuple[Finding, ...]
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleared:
+    """An obvious suspect that is innocent, and why."""
+
+    who: str
+    why: str
+    rank: int | None = None
+    gpu_pci: str | None = None
+    evidence: Evidence | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    do: str
+    because: str
+    command: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    status: Literal["identified", "suspected", "undetermined"]
+    cause: str
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    gpus: tuple[Gpu, ...]
+    reporting_ranks: tuple[int, ...]
+    confidence: float
+    summary: str
+    evidence: tuple[Finding, ...]
+    alternatives: tuple[tuple[Hypothesis, str], ...]
+    """(hypothesis, why not)."""
+    cleared: tuple[Cleared, ...]
+    cannot_exclude: tuple[int, ...]
+    missing_evidence: tuple[str, ...]
+    actions: tuple[Action, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    id: int
+    onset_ns: int | None
+    onset_uncertainty_ns: int | None
+    detected_ns: int | None
+    ended_ns: int | None
+    collective: GroupState | None
+    groups: tuple[GroupState, ...]
+    waits: tuple[Wait, ...]
+    verdict: Verdict
+    contributing: tuple[Mapping[str, object], ...] = ()
+    cost: Mapping[str, float | None] | None = None
+    ranks: tuple[Rank, ...] = ()

@@ -1,0 +1,110 @@
+"""What the parsers of kernel-side lines share: addresses, quotations, the first minute of a boot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from nccl_forensics.model import Stamp
+
+if TYPE_CHECKING:
+    from nccl_forensics.scan import Line
+
+LONGEST_MESSAGE = 2048
+"""Characters of a message that regexes look at. printk records end at 1,024 bytes (LOG_LINE_MAX), audit lines later."""
+BOOT_NS = 60_000_000_000
+"""Most of what is printed in the first minute of a boot explains no job's failure; our judgement, measured on ten bug
+reports (docs of the kernel formats, section 6)."""
+
+_PCI = re.compile(
+    r"(?:PCI:)?(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})(?:\.(?P<function>[0-7]))?\.?",
+    re.IGNORECASE,
+)
+_DOCUMENTS = frozenset(
+    {".md", ".markdown", ".rst", ".html", ".htm", ".eml", ".mbox", ".adoc", ".org", ".tex", ".ipynb"}
+)
+_WORDS = re.compile(r"[A-Za-z]{2,} [A-Za-z]{2,} [A-Za-z]{2,}")
+_JSON_VALUE = re.compile(r'[:,\[]\s*\\?"$')
+_ASKING = re.compile(r"(?:example|e\.g\.|note|grep|echo|logger|see|like|says)[:,]?$", re.IGNORECASE)
+_UPTIME = re.compile(r"\[\s{0,6}(\d{1,9})\.(\d{6})\]")
+
+
+def pci_address(written: str | None) -> str | None:
+    """'dddd:bb:dd.f' in lower case from any spelling of the driver, lspci or nvidia-smi; None if it is no address.
+
+    A missing domain is 0000 and a missing function 0: the driver leaves both out. Domains above ffff keep eight digits.
+    """
+    if written is None:
+        return None
+    found = _PCI.fullmatch(written.strip())
+    if found is None:
+        return None
+    domain = int(found["domain"] or "0", 16)
+    return (
+        f"{domain:0{4 if domain <= 0xFFFF else 8}x}:{found['bus']}:{found['device']}.{found['function'] or 0}".lower()
+    )
+
+
+def is_quoted(line: Line, text: str, start: int, *, at_start: bool = True) -> bool:
+    """Whether the message at `start` of `text` is quoted in a mail, a runbook or a command rather than logged.
+
+    What stands before a logged message is a prefix: stamps, a host, a tag with a colon. Prose has words or a quotation
+    mark there. `at_start`: nothing of the message itself stands before `start`. Our judgement; a bare kernel line in the
+    middle of a text file cannot be told from a log.
+    """
+    if PurePosixPath(line.path.rsplit("!", 1)[-1]).suffix.lower() in _DOCUMENTS:
+        return True
+    before = text[:start].rstrip()
+    if not before:
+        return False
+    if _JSON_VALUE.search(before):
+        return False
+    if before[-1] in "\"'`“‘«" or before.lstrip()[0] in "|`#*>":
+        return True
+    if at_start and before[-1] in "(*#\\":
+        return True
+    if before[-1] == ">" and not re.search(r"<\d{1,3}>$", before):
+        return True
+    word = before.split()[-1]
+    return (at_start and word.isalpha()) or _ASKING.search(word) is not None or _WORDS.search(before) is not None
+
+
+def repeats(text: str) -> int:
+    """How many printings a line of rsyslog's `message repeated N times: [ … ]` stands for; 1 if it is none."""
+    found = re.search(r"message repeated (\d{1,9}) times: \[", text)
+    return max(int(found[1]), 1) if found else 1
+
+
+def uptime_ns(line: Line) -> int | None:
+    """Nanoseconds since boot, where the line tells."""
+    if line.stamp is not None:
+        return line.stamp.boot_ns
+    found = _UPTIME.search(line.raw[:64].decode("ascii", "replace"))
+    return int(found[1]) * 1_000_000_000 + int(found[2]) * 1_000 if found else None
+
+
+def note_boot(line: Line) -> None:
+    """Remember that the boot of this file's next lines began at this line."""
+    line.window.state["kernel.boot"] = line.stamp
+
+
+def is_early(line: Line) -> bool:
+    """Whether the line was printed in the first minute of a boot. False where nothing tells.
+
+    Without printk's own clock the distance from the boot's first line in the same file decides.
+    """
+    uptime = uptime_ns(line)
+    if uptime is not None:
+        return uptime < BOOT_NS
+    boot: Stamp | None = line.window.state.get("kernel.boot")
+    if boot is None or line.stamp is None or boot.wall_ns is None or line.stamp.wall_ns is None:
+        return False
+    return 0 <= line.stamp.wall_ns - boot.wall_ns < BOOT_NS
+
+
+def lines_of_block(line: Line, most: int) -> Iterator[str]:
+    """The texts of up to `most` lines behind `line`, as written, without line ends."""
+    for one in line.after(most):
+        yield one.raw.decode("utf-8", "backslashreplace")

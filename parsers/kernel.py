@@ -1,0 +1,299 @@
+"""Everything else that a kernel, systemd, a BMC or a report tool writes about a failing host: kernel.toml.
+
+The catalogue holds the literals, the regexes, what each line means and where its form comes from. A literal that was
+found in a line picks the few regexes that are tried on it; the first entry that matches, in the catalogue's order, is
+the line's event. Time: the log's own. Example (one line):
+[74889.542031] pcieport 0000:00:02.0: AER: Uncorrected (Fatal) error received: 0000:00:02.0
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING
+
+from nccl_forensics.parsers._kernel import (
+    LONGEST_MESSAGE,
+    is_early,
+    is_quoted,
+    lines_of_block,
+    note_boot,
+    pci_address,
+    repeats,
+)
+
+from nccl_forensics.catalog import KernelEntry, kernel_entries, kernel_noise
+from nccl_forensics.model import Detail, Event, Role, Severity
+from nccl_forensics.plugins import parser
+
+if TYPE_CHECKING:
+    from nccl_forensics.scan import Line
+
+ELSEWHERE = frozenset({"slurm-oom", "fm-fatal", "nvidia-drm-gpu", "nvrm-gpu-uuid", "nvrm-board-serial"})
+"""Entries whose lines another parser of this folder turns into events."""
+ANCHORS = {"audit-stamp": "audit", "rtc-stamp": "rtc"}
+"""Lines that tell the time twice: on the host's wall clock and, before the message, on the log's own."""
+ANCHOR_EVERY_NS = 60_000_000_000
+"""A chatty audit log would give an anchor a line: one a minute is plenty; our judgement."""
+WORDS = frozenset(
+    {"addr", "addr2", "addr3", "addr4", "addr5", "base", "client", "code", "cs", "csts", "device", "driver", "emask"}
+    | {"err", "flags", "gfp", "ip", "lba", "len", "mask", "mcg", "pcis", "reason", "sc", "sct", "serial", "serial2"}
+    | {"serial3", "server", "slot", "sp", "ss", "status", "task", "unit", "vendor", "version"}
+)
+"""Groups that stay text although they may hold digits only: hexadecimal or names. `err` of a fault is hexadecimal."""
+
+PREFIXED_BY_PROGRAM = re.compile(r"^[\w.-]+\[\d+\]: ")
+FUNCTION = re.compile(
+    r"^(?P<pci>(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) (?P<class>[^\n]{1,200})$", re.MULTILINE
+)
+"""First line of a device in lspci's output."""
+SMI_GPU = re.compile(rb"^GPU ([0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$", re.MULTILINE)
+GPU_INDEX = re.compile(r"^(?:GPU )?(\d{1,3}): ")
+REFUSED = re.compile(r"The NVIDIA GPU (?P<pci>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
+GSP_WAIT = re.compile(r"Timeout after (\d{1,4})s of waiting for RPC")
+GHES_SEVERITY = re.compile(r"event severity: (\w+)")
+AER_BIT = re.compile(r"\[ ?\d{1,2}\] (\w[\w ]{1,30}?\w)(?:\s{2,}|\s*\(First\)|\s*$)")
+AER_BLOCK = 8
+"""Lines that one AER report prints behind its first one, at most."""
+MCI_STATUS_UC = 1 << 61
+"""IA32_MCi_STATUS, bit 61: the error was not corrected (Intel SDM volume 3B, chapter 'Machine-Check Architecture')."""
+
+
+@cache
+def _by_needle() -> dict[bytes, tuple[tuple[int, KernelEntry], ...]]:
+    found: dict[bytes, list[tuple[int, KernelEntry]]] = defaultdict(list)
+    for order, entry in enumerate(kernel_entries()):
+        for needle in entry.needles:
+            found[needle].append((order, entry))
+    return {needle: tuple(entries) for needle, entries in found.items()}
+
+
+def winner(text: str, hits: Iterable[bytes], tagged: str | None = None) -> tuple[KernelEntry, re.Match[str]] | None:
+    """The catalogue's entry for a message that holds the needles `hits`, and how it matched; None for noise.
+
+    `tagged`: the message with its program's tag (`systemd[1]: …`), for entries that need one.
+    """
+    table = _by_needle()
+    candidates = sorted({pair for hit in hits for pair in table.get(hit, ())}, key=lambda pair: pair[0])
+    for _, entry in candidates:
+        found = entry.regex.search(text) or (entry.regex.search(tagged) if tagged else None)
+        if found is None:
+            continue
+        if entry.id not in ANCHORS and any(regex.search(text) for _, regex in kernel_noise()):
+            return None
+        return entry, found
+    return None
+
+
+def _tagged(line: Line, text: str) -> str | None:
+    """The message as it stood behind its syslog tag, if the tag was taken off with the prefix."""
+    program = line.peeled.program
+    if program is None or program == "kernel" or PREFIXED_BY_PROGRAM.match(text):
+        return None
+    return f"{program}[{line.peeled.pid or 0}]: {text}"
+
+
+def _details(found: re.Match[str]) -> dict[str, Detail]:
+    details: dict[str, Detail] = {}
+    for name, value in found.groupdict().items():
+        if value is None:
+            continue
+        value = value.strip()
+        if name in ("pci", "source", "from") and (pci := pci_address(value)):
+            details[name] = pci
+        elif name not in WORDS and re.fullmatch(r"-?\d{1,18}", value):
+            details[name] = int(value)
+        else:
+            details[name] = value[:300]
+    return details
+
+
+def _text_before(line: Line, bytes_back: int) -> str:
+    start = max(0, line.start - bytes_back)
+    return bytes(line.window.buffer[start : line.start]).decode("utf-8", "replace")
+
+
+def _smi_gpu(line: Line) -> str | None:
+    """The GPU in whose block of `nvidia-smi -q` the line stands."""
+    start = max(0, line.start - (1 << 16))
+    blocks = SMI_GPU.findall(bytes(line.window.buffer[start : line.start]))
+    return pci_address(blocks[-1].decode("ascii")) if blocks else None
+
+
+def _lspci_function(line: Line) -> tuple[str | None, bool]:
+    """Address of the device in whose block of lspci the line stands, and whether it is an NVIDIA GPU."""
+    devices = list(FUNCTION.finditer(_text_before(line, 1 << 13)))
+    if not devices:
+        return None, False
+    last = devices[-1]
+    return pci_address(last["pci"]), "NVIDIA" in last["class"] and (
+        "VGA" in last["class"] or "3D controller" in last["class"]
+    )
+
+
+def _join(
+    line: Line, entry: KernelEntry, details: dict[str, Detail], role: Role, severity: Severity
+) -> tuple[Role, Severity, str | None]:
+    """What the neighbours of a line add: to `details`, to its role, and which GPU it speaks of."""
+    pci = details.get("pci")
+    gpu = pci if entry.indicts in ("gpu", "device") and isinstance(pci, str) else None
+    if entry.id == "nvrm-fallen-probe" and gpu is None:
+        for before in line.before(4):
+            if found := REFUSED.search(before.text):
+                gpu = pci_address(found["pci"])
+                break
+        else:
+            if found := REFUSED.search(line.text):
+                gpu = pci_address(found["pci"])
+        if gpu:
+            details["pci"] = gpu
+    elif entry.id == "nvrm-gpu-addr":
+        following = " ".join(x.strip() for x in lines_of_block(line, 3))
+        if "fallen off the bus" in following:
+            details["why"] = "fallen off the bus"
+    elif entry.id in ("aer-corrected", "aer-uncorrected", "pcie-bus-error"):
+        bits: list[str] = []
+        for text in lines_of_block(line, AER_BLOCK):
+            if "AER: " in text and "error received" in text:
+                break
+            if isinstance(pci, str) and pci in text and (found := AER_BIT.search(text)):
+                bits.append(found[1].strip())
+        if bits:
+            details["bits"] = tuple(bits[:8])
+        if entry.id == "pcie-bus-error" and "Uncorrect" in str(details.get("severity")):
+            severity = "critical" if "(Fatal)" in str(details["severity"]) else "error"
+        elif entry.id == "pcie-bus-error":
+            severity = "warning"
+    elif entry.id == "mce":
+        if not int(str(details["status"]), 16) & MCI_STATUS_UC:
+            details["corrected"] = True
+            role, severity = "context", "warning"
+    elif entry.id == "ghes-device":
+        for before in line.before(14):
+            if found := GHES_SEVERITY.search(before.text):
+                details["severity"] = found[1]
+                break
+    elif entry.log == "nvidia-smi" and gpu is None:
+        gpu = _smi_gpu(line)
+    elif entry.log == "lspci" and gpu is None:
+        address, is_gpu = _lspci_function(line)
+        if address:
+            details["pci"] = address
+        gpu = address if is_gpu else None
+        if not is_gpu:
+            role = "context"
+    elif entry.id == "lspci-width":
+        address, is_gpu = _lspci_function(line)
+        gpu = address if is_gpu else None
+        role = role if is_gpu else "context"
+    elif entry.id == "lspci-gone" and "NVIDIA" not in line.text:
+        role, gpu = "context", None
+    elif entry.id == "proc-vbios-unknown":
+        for text in (*lines_of_block(line, 8), *(x.raw.decode("utf-8", "replace") for x in line.before(4))):
+            if text.startswith("Bus Location:"):
+                gpu = pci_address(text.partition(":")[2])
+                break
+    return role, severity, gpu
+
+
+def _anchor(line: Line, what: str, epoch_ns: int, details: dict[str, Detail]) -> Iterator[Event]:
+    """A clock-anchor, unless this file gave one less than a minute ago."""
+    last: int | None = line.window.state.get("kernel.anchor")
+    if last is not None and what == "audit" and 0 <= epoch_ns - last < ANCHOR_EVERY_NS:
+        return
+    line.window.state["kernel.anchor"] = epoch_ns
+    details = {"epoch_ns": epoch_ns, "what": what, **details}
+    yield line.event("clock-anchor", role="context", details=details, pid=None)
+
+
+def _epoch_ns(written: str) -> int:
+    """Nanoseconds since 1970 from decimal seconds, without a float in between."""
+    seconds, _, fraction = written.partition(".")
+    return int(seconds) * 1_000_000_000 + int((fraction + "000000000")[:9])
+
+
+def _gsp_history(line: Line, found: re.Match[str]) -> Iterator[Event]:
+    """One row of the table that follows Xid 119: microseconds since 1970, UTC.
+
+    The request that hung (entry 0, no end) began as long before this line was printed as the driver waited for it.
+    """
+    started_ns, ended_ns = int(found["ts_start"], 16) * 1_000, int(found["ts_end"], 16) * 1_000
+    if int(found["entry"]) == 0 and ended_ns == 0:
+        for before in line.before(8):
+            if waited := GSP_WAIT.search(before.raw.decode("utf-8", "replace")):
+                yield from _anchor(
+                    line, "gsp-history", started_ns + int(waited[1]) * 1_000_000_000, {"resolution_ns": 10**9}
+                )
+                return
+    details: dict[str, Detail] = {
+        "entry": int(found["entry"]),
+        "fn": int(found["fn"]),
+        "name": found["name"],
+        "started_ns": started_ns,
+    }
+    if ended_ns:
+        details["ended_ns"] = ended_ns
+    yield line.event("gsp-rpc-history", role="context", details=details, pid=None)
+
+
+def _event(line: Line, text: str, entry: KernelEntry, found: re.Match[str], times: int) -> Iterator[Event]:
+    if entry.id == "boot-start":
+        note_boot(line)
+    if entry.id in ANCHORS:
+        yield from _anchor(line, ANCHORS[entry.id], _epoch_ns(found["epoch"]), {})
+        return
+    if entry.id == "gsp-rpc-history":
+        yield from _gsp_history(line, found)
+        return
+    if entry.id == "nvrm-driver-load":
+        yield line.event(
+            "driver-version",
+            role="context",
+            details={"version": found["version"], "flavour": "open" if found["flavour"] else "closed", "load": True},
+            pid=None,
+        )
+        return
+    details = _details(found)
+    role, severity, gpu = _join(line, entry, details, entry.role, entry.severity)
+    if entry.harmless is not None and entry.harmless.search(text):
+        role, severity = "context", "info"
+    if role != "context" and not entry.at_boot and entry.log in ("kernel", "journal", "syslog") and is_early(line):
+        role = "context"
+        details["early"] = True
+    pid = details.get("pid") or details.get("pid2") if entry.indicts == "pid" or entry.subject == "pid" else None
+    yield line.event(
+        entry.id,
+        role=role,
+        severity=severity,
+        cause=entry.cause,
+        details=details,
+        pid=pid if isinstance(pid, int) and pid else None,
+        gpu_pci=gpu,
+        repeats=times,
+    )
+
+
+NEEDLES = tuple(needle for entry in kernel_entries() if entry.log != "job" for needle in entry.needles)
+
+
+@parser(title="Kernel, systemd, BMC and report lines (kernel.toml)", literals=NEEDLES)
+def kernel_log(line: Line) -> Iterator[Event]:
+    text = line.text[:LONGEST_MESSAGE]
+    if "Xid (" in text:  # xid.py's
+        return
+    won = winner(text, line.hits, _tagged(line, text))
+    if won is None:
+        return
+    entry, found = won
+    if entry.id == "rsyslog-repeat":
+        inner = winner(found["msg"], line.hits)
+        if inner is not None and inner[0].id != "rsyslog-repeat":
+            entry, found = inner
+        yield from _event(line, text, entry, found, repeats(text))
+        return
+    times = repeats(text)
+    if entry.id in ELSEWHERE or entry.log == "job" or is_quoted(line, found.string, found.start(), at_start=False):
+        return
+    yield from _event(line, text, entry, found, times)

@@ -1,0 +1,196 @@
+"""NVIDIA's kernel driver: an Xid for each error of a GPU, an SXid for each error of an NVSwitch.
+
+Written by open-gpu-kernel-modules src/nvidia/src/kernel/platform/p2p and nv_error (`nvErrorLog`) and by the nvswitch
+driver, into the kernel log. Time: the kernel log's. Examples (one line each):
+NVRM: Xid (PCI:0000:41:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
+NVRM: Xid (PCI:0000:3b:00 GPU-I:05 GPU-CI:01): 45, pid=24561, name=pt_main_thread, Ch 00000008 caused by previous Xid 94
+NVRM: Xid (0000:03:00): 14, Channel 00000001
+nvidia-nvswitch2: SXid (PCI:0000:86:00.0): 20034, Fatal, Link 30 LTSSM Fault Up
+
+What a number means is data: xid.toml, with its sources. Here is only what a line says beyond its number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from nccl_forensics.parsers._kernel import LONGEST_MESSAGE, is_quoted, pci_address, repeats
+
+from nccl_forensics.catalog import load, sxids, xids
+from nccl_forensics.model import Detail, Event, Role, Severity
+from nccl_forensics.plugins import parser
+
+if TYPE_CHECKING:
+    from nccl_forensics.scan import Line
+
+XID = re.compile(load("xid")["meta"]["line_regex"])
+SXID = re.compile(load("xid")["meta"]["sxid_regex"])
+CAUSED_BY = re.compile(load("xid")["meta"]["caused_by_regex"])
+INJECTED = re.compile(r"\binject(?:ed|ion)\b", re.IGNORECASE)
+LINK = re.compile(r"\bLink (-?\d{1,3})\b", re.IGNORECASE)
+RECOVERY = re.compile(
+    r"recovery action changed from (?P<old>0x[0-9a-f]+) \([^)]*\) to (?P<new>0x[0-9a-f]+)(?: \((?P<word>[^)]*)\))?"
+)
+NVLINK5 = re.compile(
+    r"(?P<unit>[A-Z][A-Z0-9_/]+)\s+(?P<fatal>Fatal|Nonfatal|Non-fatal)\s+XC(?P<xc>[01])\s+i(?P<injected>[01])\s+"
+    r"Link (?P<link>-?\d+)\s+\((?P<words>0x[0-9a-f]{8}(?:,? 0x[0-9a-f]{8})*)",
+    re.IGNORECASE,
+)
+"""Form of 144 to 150, from NVIDIA's Xid catalogue, sheet '144-150 Decode'."""
+
+HARMLESS_64 = re.compile(r"already pending")
+"""A second request to remap the same row: nothing failed."""
+DRIVER_LOAD_SXID = 22013
+"""Printed in bursts when the driver loads."""
+
+
+def _plain(value: str | None) -> str | None:
+    """`value` without quotes; None for the driver's '<unknown>'."""
+    text = (value or "").strip().strip("'\"")
+    return None if not text or text == "<unknown>" else text
+
+
+def _nvlink5(xid: int, text: str) -> dict[str, Detail]:
+    """What the registers of an NVLink 5 error (144 to 150) say: unit, link, whether fatal, link-down reason.
+
+    The unit stands in word 0: its low 10 bits before driver R575, its low 7 bits from R575 on (xid.toml). The line also
+    spells it, which tells the two layouts apart.
+    """
+    found = NVLINK5.search(text)
+    if found is None:
+        return {}
+    words = [int(x, 16) for x in re.findall(r"0x[0-9a-f]{8}", found["words"], re.IGNORECASE)]
+    details: dict[str, Detail] = {
+        "unit": found["unit"],
+        "fatal": found["fatal"].lower() == "fatal",
+        "link": int(found["link"]),
+        "kills_context": found["xc"] == "1",
+        "injected": found["injected"] == "1",
+    }
+    if len(words) > 1:
+        details["error_status"] = words[1]
+    units = [x for x in load("xid")["nvlink5_unit"] if x["xid"] == xid]
+    named = [
+        x for x in units if f"{words[0] & 0x3FF:010b}" == x["v1_low10"] or f"{words[0] & 0x7F:07b}" == x["v2_low7"]
+    ]
+    spelt = [x for x in named if found["unit"].upper() in x["unit"].split("/")]
+    if spelt or len(named) == 1:
+        details["subunit"] = (spelt or named)[0]["unit"]
+    if found["unit"].upper() in ("NETIR_LINK_EVT", "NETIR_LINK_DOWN"):
+        reason = words[0] >> 20 & 0x3F
+        details["link_down_reason"] = reason
+        for one in load("xid")["nvlink5_link_down_reason"]:
+            if one["code"] == reason:
+                details["look_at"] = one["look_at"]
+    return details
+
+
+def _recovery(text: str) -> dict[str, Detail]:
+    """Which recovery the driver asks for (154). The words differ by branch and are trusted over the number."""
+    found = RECOVERY.search(text)
+    if found is None:
+        return {}
+    table = load("xid")
+    word = found["word"] or table["recovery_action"].get(str(int(found["new"], 16)))
+    if word is None:
+        return {}
+    advice = table["recovery_action_text"].get(word)
+    return {"recovery": word, **({"recovery_advice": advice} if advice else {})}
+
+
+def _xid(line: Line, text: str, found: re.Match[str]) -> Event:
+    number, pid = int(found["xid"]), _plain(found["pid"])
+    entry = xids().get(number)
+    message = (found["text"] or "").strip()
+    if repeats(text) > 1:
+        message = message.removesuffix("]").rstrip()
+    pci = pci_address(found["pci"])
+    caused_by = CAUSED_BY.search(message)
+    details: dict[str, Detail] = {
+        "xid": number,
+        "pci": pci or found["pci"].lower(),
+        "text": message[:500],
+        "short": entry.short if entry else "not in the catalogue",
+    }
+    if name := _plain(found["name"]):
+        details["name"] = name[:64]
+    for key in ("gi", "ci"):
+        if found[key]:
+            details[key] = int(found[key])
+    if caused_by:
+        details["caused_by"] = int(caused_by["prev"])
+    if link := LINK.search(message):
+        details["link"] = int(link[1])
+    if INJECTED.search(message):
+        details["injected"] = True
+    role: Role = entry.role if entry else "symptom"
+    severity: Severity = entry.severity if entry else "error"
+    if 144 <= number <= 150:
+        details.update(_nvlink5(number, message))
+        if details.get("fatal") is False and role == "cause":
+            role, severity = "symptom", "warning"
+    if number == 154:
+        details.update(_recovery(message))
+    if details.get("injected") or (number == 64 and HARMLESS_64.search(message)):
+        role = "context"
+    return line.event(
+        "xid",
+        role=role,
+        severity=severity,
+        cause=entry.cause if entry else None,
+        details=details,
+        gpu_pci=pci,
+        pid=int(pid) if pid and pid.isdigit() and int(pid) else None,
+        repeats=repeats(text),
+    )
+
+
+def _sxid(line: Line, text: str, found: re.Match[str]) -> Event:
+    """The driver prints three lines an error: what, severity and registers. Only the first one speaks."""
+    number, message = int(found["sxid"]), found["text"].strip()
+    entry = sxids().get(number)
+    details: dict[str, Detail] = {"sxid": number, "switch": int(found["switch"]), "text": message[:500]}
+    if pci := pci_address(found["pci"]):
+        details["switch_pci"] = pci
+    if entry:
+        details["short"] = entry.name
+        details["class"] = entry.severity_class
+    if link := LINK.search(message):
+        details["link"] = int(link[1])
+    role: Role = entry.role if entry else "symptom"
+    severity: Severity = entry.severity if entry else "warning"
+    written = message.split(",", 1)[0].strip().lower()
+    if written == "fatal":
+        if role not in ("cause", "symptom") or (entry and entry.severity_class == "nonfatal"):
+            role, severity = "cause", "critical"
+        details["class"] = details["class"] if details.get("class") == "always_fatal" else "fatal"
+    elif written == "non-fatal":
+        if role == "cause":
+            role, severity = "symptom", "warning"
+        details["class"] = "nonfatal"
+    else:
+        role, severity = "context", "info"
+        details["part"] = "registers" if message.startswith("Data") else "severity"
+    if number == DRIVER_LOAD_SXID:
+        role = "context"
+    return line.event(
+        "sxid",
+        role=role,
+        severity=severity,
+        cause="nvlink" if details.get("class") in ("fatal", "always_fatal") else None,
+        details=details,
+        pid=None,
+        repeats=repeats(text),
+    )
+
+
+@parser(title="NVIDIA Xid and SXid", literals=["Xid (", "Xid("])
+def nvidia_xid(line: Line) -> Iterator[Event]:
+    text = line.text[:LONGEST_MESSAGE]
+    if found := XID.search(text):
+        if not is_quoted(line, text, found.start()):
+            yield _xid(line, text, found)
+    elif (found := SXID.search(text)) and not is_quoted(line, text, found.start()):
+        yield _sxid(line, text, found)

@@ -1,0 +1,385 @@
+"""From a scenario and a seed to a folder of files as a customer would mail it, and the truth about it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from . import kernel as k
+from .aftermath import Ending, play
+from .causes import CAUSES, JobLine, Story
+from .cluster import MS, Host, S, build, when
+from .dumps import dump, file_name, minor
+from .kernel import FILES, Record
+from .reports import bug_report, smi_list, smi_query
+from .scenario import KernelForm, Scenario, Truth
+from .torchlog import Torch
+from .training import Run, Work, layout, train
+
+VAGUE = ("rank_not_arrived", "rank_busy", "rank_slow", "process_missing", "gpu_stall")
+"""What a careful reader may call a cause of which only the effect on the collectives is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """Files (path in the bundle → bytes) and what really happened."""
+
+    files: dict[str, bytes]
+    truth: Truth
+
+    def write(self, folder: Path, *, expected: bool = False) -> None:
+        """Write the files under `folder`; with `expected` also expected.json, as scoring wants it."""
+        for name, data in self.files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        if expected:
+            text = json.dumps({"why": self.truth.why, "expect": self.truth.expect()}, indent=1) + "\n"
+            (folder / "expected.json").write_text(text, encoding="utf-8")
+
+
+def simulate(scenario: Scenario, seed: int) -> Bundle:
+    """Run `scenario`; the same seed gives the same bytes. Raises KeyError for a cause that is not simulated."""
+    rng = Random(f"{scenario.cause}/{seed}")
+    cluster = build(scenario, rng)
+    groups = layout(scenario)
+    culprit = scenario.culprit if scenario.culprit is not None else rng.randrange(len(cluster.members))
+    torch = Torch(scenario, rng)
+    story = Story(scenario=scenario, cluster=cluster, groups=groups, torch=torch, rng=rng, culprit=culprit)
+    told = CAUSES[scenario.cause](story)
+    next(told)
+    begin_ns = cluster.start_ns + 26 * S
+    story.run = train(scenario, groups, tuple(story.faults), begin_ns, rng)
+    next(told, None)
+    _opening(story)
+    end = play(story)
+    _kernel_noise(story, end)
+    files = _files(story, end)
+    return Bundle(files=files, truth=_truth(story, end, files))
+
+
+# --- what a job prints while all is well -----------------------------------------------------------------------------
+
+
+def _opening(story: Story) -> None:
+    """Launcher's boilerplate, NCCL's set-up lines and the pulse."""
+    scenario, torch, start = story.scenario, story.torch, story.cluster.start_ns
+    world = len(story.cluster.members)
+    for host in story.cluster.hosts:
+        rule = "*" * 41
+        for i, text in enumerate(
+            (
+                rule,
+                "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid your "
+                "system being overloaded, please further tune the variable for optimal performance in your "
+                "application as needed. ",
+                rule,
+            )
+        ):
+            ns = start + i * MS
+            said = torch.agent(host, ns, "W", text, "run") if torch.minor else text
+            story.lines.append(JobLine(ns=ns, host=host.index, local=None, text=said))
+    for seat in story.cluster.members:
+        ns = start + 9 * S + seat.rank * 3 * MS
+        story.log(
+            seat.rank,
+            ns,
+            f"rank {seat.rank}/{world} on {seat.host.name} pid {seat.pid} local_rank {seat.local}, "
+            f"torch {scenario.torch}.0+cu124",
+        )
+        if not scenario.degrade.lose_init_lines:
+            for i, text in enumerate(torch.init_lines(seat, story.run.of(seat.rank))):
+                story.say(seat.rank, ns + 3 * S + i * 11 * MS, text, err=False)
+    stop = story.cancelled_ns or 1 << 62
+    printer = world - 1 if scenario.application == "megatron" else 0
+    loss, last = 10.8, 0
+    shown = [row for row in story.run.pulse if row[1] < stop]
+    for step, ns in shown:
+        loss = max(1.9, loss * 0.985 + story.rng.uniform(-0.05, 0.05))
+        took_ms = (ns - last) / MS if last else scenario.step_s * 1200
+        last = ns
+        t = when(story.seat(printer).host.clock.wall(ns), scenario.job_zone)
+        if scenario.application == "megatron":
+            text = (
+                f" [{t:%Y-%m-%d %H:%M:%S}] iteration {step:8d}/{scenario.steps:8d} | consumed samples: "
+                f"{step * 512:12d} | elapsed time per iteration (ms): {took_ms:.1f} | learning rate: 2.9E-04 | global "
+                f"batch size:   512 | lm loss: {loss:.6E} | loss scale: 1.0 | grad norm: 0.812 | number of skipped "
+                "iterations:   0 | number of nan iterations:   0 |"
+            )
+        elif scenario.application == "titan":
+            text = (
+                f"[titan] {t:%Y-%m-%d %H:%M:%S},{t.microsecond // 1000:03d} - root - INFO - step: {step:2d}  loss: "
+                f"{loss:8.4f}  memory: 61.40GiB(77.6%)  tps: {8192e3 / took_ms:,.0f}  mfu: 41.22%"
+            )
+        elif scenario.application == "trainer":
+            text = f"{{'loss': {loss:.4f}, 'grad_norm': 0.8123, 'learning_rate': 2.9e-05, 'epoch': {step / 400:.2f}}}"
+        else:
+            story.log(printer, ns, f"step {step}/{scenario.steps} loss {loss:.4f} {took_ms / 1000:.2f} s/step")
+            continue
+        story.say(printer, ns, text, err=False)
+    if scenario.decoys.store_noise and torch.minor >= 4 and shown:
+        seat = story.seat(world - 1)
+        ns = shown[len(shown) // 2][1]
+        head = torch.header(seat, ns, "async", "W").rsplit(" ", 1)[0]
+        story.say(
+            seat.rank,
+            ns,
+            f"{head} socket.cpp:464] [c10d] waitForInput: poll for socket SocketImpl(fd=79, "
+            f"addr=[{seat.host.name}]:51022, remote=[{story.cluster.hosts[0].name}]:29500) returned 0, "
+            "likely a timeout",
+        )
+    if story.run.blocked and all(what == "done" for what in story.run.blocked.values()) and stop == 1 << 62:
+        story.log(0, story.run.ended_ns + S, "training finished, final checkpoint saved")
+
+
+def _kernel_noise(story: Story, end: Ending) -> None:
+    """Boots, everyday lines, decoys and what the job's end left in the kernel logs."""
+    scenario, rng = story.scenario, story.rng
+    proof = story.kernel_proof
+    guilty = set(story.ranks) or {story.culprit}
+    torn = rng.random() < 0.5 or scenario.cause in ("gpu_off_bus", "psu_rail_loss")
+    for host in story.cluster.hosts:
+        rows = story.records.setdefault(host.index, [])
+        booted, before = host.clock.booted_ns, k.previous_boot_ns(host)
+        rows += k.boot_records(host, before, 1) + k.noise(host, before + 30 * S, booted - 90 * S, rng, 1, 12)
+        rows += k.at(booted - 60 * S, "reboot: Restarting system", boot=1)
+        rows += k.boot_records(host, booted, 0) + k.noise(host, booted + 30 * S, end.over_ns, rng)
+        for ns, by in host.clock.steps:
+            rows += k.clock_step(host, ns, by)
+        innocent = [m for m in story.cluster.on(host) if m.rank not in guilty]
+        decoys = scenario.decoys
+        if innocent and decoys.corrected_aer:
+            seat = rng.choice(innocent)
+            for _ in range(4):
+                rows += k.corrected_aer(host, seat.local, end.over_ns - rng.randrange(100 * S, 3000 * S))
+        if innocent and decoys.old_boot_xid:
+            rows += k.desktop_fault(host, rng.choice(innocent).local, booted - rng.randrange(9000 * S, 90000 * S), 1)
+        if decoys.innocent_oom:
+            ns = story.cluster.start_ns - rng.randrange(200 * S, 4000 * S)
+            rows += k.oom_kill(991_220, "jupyter-lab", ns, cgroup="/system.slice/jupyter.service")
+        if decoys.link_flap:
+            ns = story.cluster.start_ns - rng.randrange(3600 * S, 9000 * S)
+            rows += k.link_down(host, ns, ns + 6 * S)
+        for seat in innocent:
+            if torn and seat.rank in end.died and end.died[seat.rank][1] in (-6, -9):
+                rows += k.channels_torn_down(host, seat.local, seat.host_pid, end.died[seat.rank][0] + 150 * MS)
+        gone = story.dead_hosts.get(host.index)
+        if gone is not None:
+            rows[:] = [r for r in rows if r.ns <= gone]
+            # Collected after the machine was back: this boot is the one before by then.
+            rows[:] = [Record(ns=r.ns, text=r.text, who=r.who, boot=r.boot + 1) for r in rows if not r.boot]
+    story.kernel_proof = proof
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _prefixed(scenario: Scenario, line: JobLine) -> str:
+    task = f"{line.host}: " if scenario.launcher == "slurm" else ""
+    rank = f"[default{line.local}]:" if line.local is not None else ""
+    return "".join(f"{task}{rank}{row}\n" for row in line.text.split("\n"))
+
+
+def _files(story: Story, end: Ending) -> dict[str, bytes]:
+    scenario, rng, degrade = story.scenario, story.rng, story.scenario.degrade
+    hosts = story.cluster.hosts
+    guilty_hosts = {story.seat(r).host.index for r in story.ranks or (story.culprit,)}
+    files: dict[str, bytes] = {}
+    many = len(hosts) > 1
+
+    def place(host: Host, name: str) -> str:
+        return f"{host.name}/{name}" if many else name
+
+    # console logs
+    lines = sorted(
+        (x for x in story.lines if x.ns < story.dead_hosts.get(x.host, 1 << 62)), key=lambda x: (x.ns, x.host)
+    )
+    if story.cancelled_ns is not None:
+        lines = [x for x in lines if x.ns < story.cancelled_ns + 30 * S]
+
+    def skip(host: int) -> bool:
+        if scenario.cause == "hopeless":
+            return host in guilty_hosts and many
+        return degrade.lose_job_logs or (degrade.lose_culprit_job_log and host in guilty_hosts)
+
+    consoles: dict[str, str] = {}
+    for host in hosts:
+        if skip(host.index):
+            continue
+        mine = [x for x in lines if x.host == host.index]
+        shown = [x for x in mine if not (scenario.per_rank_files and x.err and x.local is not None)]
+        text = "".join(_prefixed(scenario, x) for x in shown)
+        if scenario.launcher == "slurm":
+            consoles["slurm-88121.out"] = ""  # all nodes in one file, in order of time
+        else:
+            consoles[place(host, "train.log")] = text
+        if scenario.per_rank_files:
+            for seat in story.cluster.on(host):
+                own = "".join(x.text + "\n" for x in mine if x.local == seat.local and x.err)
+                consoles[place(host, f"attempt_0/{seat.local}/stderr.log")] = own
+    if "slurm-88121.out" in consoles:
+        kept = [x for x in lines if not skip(x.host)]
+        consoles["slurm-88121.out"] = "".join(_prefixed(scenario, x) for x in kept)
+    for name, text in consoles.items():
+        if degrade.cut_job_logs and len(text) > 4000:
+            text = text[: int(len(text) * rng.uniform(0.6, 0.97))]
+        files[name] = text.encode()
+
+    # Flight Recorder
+    lost = set(rng.sample(sorted(end.dumped_ns), min(degrade.lose_dumps, len(end.dumped_ns))))
+    if degrade.lose_culprit_dump:
+        lost |= set(story.ranks)
+    kept_ranks = [r for r in sorted(end.dumped_ns) if r not in lost and scenario.cause != "hopeless"]
+    cut = set(rng.sample(kept_ranks, min(degrade.cut_dumps, len(kept_ranks))))
+    for rank in kept_ranks:
+        seat = story.seat(rank)
+        pickled, spelled = dump(scenario, story.run, seat, end.dumped_ns[rank], rng)
+        as_json = scenario.json_dumps and minor(scenario.torch) >= 5
+        data = spelled if as_json else pickled
+        if rank in cut:
+            data = data[: int(len(data) * rng.uniform(0.2, 0.9))]
+        name = file_name(scenario.torch, rank) + (".json" if as_json else "")
+        files[f"fr/{name}"] = data
+
+    # the hosts
+    taken = end.over_ns + int(rng.uniform(300, 2400) * S)
+    choices: list[KernelForm] = ["dmesg", "dmesg-T", "dmesg-iso", "journal", "journal-iso", "kern.log", "syslog-iso"]
+    for host in hosts:
+        drawn = rng.choice(choices)
+        form: KernelForm = scenario.kernel_form or drawn
+        if host.index in story.dead_hosts and form.startswith("dmesg"):
+            form = "journal"  # the old boot is no longer in dmesg
+        without = degrade.lose_kernel_logs or (degrade.lose_culprit_kernel_log and host.index in guilty_hosts)
+        if without or scenario.cause == "hopeless":
+            continue
+        rows = list(story.records[host.index])
+        if host.index in story.dead_hosts:
+            back = story.dead_hosts[host.index] + 240 * S
+            rows += [
+                Record(ns=back + (r.ns - host.clock.booted_ns), text=r.text, who=r.who)
+                for r in k.boot_records(host, host.clock.booted_ns, 0)
+            ]
+        for one in (form, *scenario.extra_forms):
+            files[place(host, FILES[one])] = _render(one, host, rows, taken, story.dead_hosts.get(host.index))
+        wanted = scenario.bug_report if scenario.bug_report is not None else story.bug_report
+        if wanted and host.index in guilty_hosts and host.index not in story.dead_hosts:
+            cards = story.lost_cards.get(host.index, ())
+            files[place(host, "nvidia-bug-report.log.gz")] = bug_report(
+                host, rows, taken + 60 * S, cards, rng, degrade.cut_bug_report
+            )
+        if scenario.smi_list:
+            files[place(host, "nvidia-smi-L.txt")] = smi_list(host).encode()
+        if host.index in story.hurt:
+            query = smi_query(host, taken, hurt=story.hurt[host.index])
+            files[place(host, "nvidia-smi-q.txt")] = query.encode()
+    return files
+
+
+def _render(form: KernelForm, host: Host, rows: list[Record], taken: int, died_ns: int | None) -> bytes:
+    """Kernel log of a host; of one that went down and came back, the log starts in the boot that went down."""
+    if died_ns is None:
+        return k.render(form, host, rows, taken).encode()
+    old = [Record(ns=r.ns, text=r.text, who=r.who) for r in rows if r.boot]
+    new = [r for r in rows if not r.boot]
+    first = k.render(form, host, old, died_ns)
+    second = k.render(form, host, new, taken)
+    if form == "kern.log" or form == "syslog-iso":  # printk's clock starts again
+        back = died_ns + 240 * S
+        shift = back - host.clock.booted_ns
+
+        def restart(found: re.Match[str]) -> str:
+            return f"[{max(float(found[1]) - shift / S, 0):12.6f}]"
+
+        second = re.sub(r"\[ *(\d+\.\d{6})\]", restart, second)
+        return (first + second).encode()
+    return (first + f"-- Boot {host.previous_boot_id} --\n" + second).encode()
+
+
+# --- truth ------------------------------------------------------------------------------------------------------------
+
+
+def _reporters_in(files: dict[str, bytes], reporters: Iterable[int], version: int) -> tuple[int, ...]:
+    """Those of `reporters` whose complaint is in the bundle."""
+    if version <= 1:
+        text = b"\n".join(d for n, d in files.items() if n.endswith((".log", ".out")))
+        seen = {int(r) for r in re.findall(rb"\[Rank (\d+)\] Watchdog caught", text)}
+        return tuple(r for r in reporters if r in seen)
+    seen = set()
+    for name, data in files.items():
+        if name.endswith((".log", ".out")):
+            seen |= {int(r) for r in re.findall(rb"\[rank(\d+)\]:\[E[^\n]{0,120}Watchdog caught", data)}
+    return tuple(r for r in reporters if r in seen)
+
+
+def _held_up(story: Story) -> Work | None:
+    """The operation that the guilty rank holds up: the oldest one that a member of one of its groups waits for."""
+    if not story.ranks:
+        return None
+    waiting = [
+        work
+        for group in story.run.of(story.ranks[0])
+        for rank in group.members
+        if rank not in story.ranks or story.fate.get(rank) == "waits"
+        if (work := story.run.pending(rank, group, 1 << 62)) is not None
+    ]
+    return min(waiting, key=lambda work: work.created_ns, default=None)
+
+
+def _truth(story: Story, end: Ending, files: dict[str, bytes]) -> Truth:
+    scenario, degrade = story.scenario, story.scenario.degrade
+    cause = scenario.cause
+    world = len(story.cluster.members)
+    run: Run = story.run
+    work = _held_up(story) or end.stuck
+    onset = story.onset_ns
+    reference = onset or run.ended_ns
+    offsets = {host.name: round((host.clock.wall(reference) - reference) / S, 6) for host in story.cluster.hosts}
+    ranks = story.ranks
+    guilty = ranks or ((story.culprit,) if cause != "healthy" else ())
+    hosts = tuple(dict.fromkeys(story.seat(r).host.name for r in guilty))
+    if cause in ("healthy", "preempted", "deadlock"):
+        hosts = ()
+    shown = _reporters_in(files, end.reporters, minor(scenario.torch))
+    dumps = {int(n.split("_")[-1].split(".")[0]) for n in files if n.startswith("fr/")}
+    whole = len(dumps) - degrade.cut_dumps
+    kernel = story.kernel_proof and not degrade.lose_kernel_logs and not degrade.lose_culprit_kernel_log
+    log = story.log_proof and not (degrade.lose_job_logs or degrade.lose_culprit_job_log or degrade.cut_job_logs)
+    mapped = not degrade.lose_init_lines and not (degrade.lose_job_logs or degrade.lose_culprit_job_log)
+    counters = whole >= world - 1 and (not ranks or bool(dumps & set(ranks)))
+    missing_only = bool(shown) and set(range(world)) - set(shown) == set(ranks) and work is not None
+    missing_only = missing_only and len(work.call.group.members) == world if work is not None else False
+    by_dumps = bool(dumps) and degrade.cut_dumps == 0 and (bool(dumps & set(ranks)) or len(dumps) == world - len(ranks))
+    shows_rank = by_dumps and (story.counters_proof or story.fate.get(guilty[0] if guilty else 0) != "waits")
+    cause_known = kernel or log or (story.counters_proof and counters)
+    rank_known = log or (kernel and mapped) or shows_rank or missing_only
+    acceptable = story.acceptable or ((cause,) if cause not in ("healthy", "hopeless") else ())
+    if not cause_known:
+        acceptable = tuple(dict.fromkeys((*acceptable, *VAGUE)))
+    innocent = tuple(r for r in range(world) if r not in guilty) if ranks else ()
+    if story.ranks_free:
+        rank_known = False
+    seq = work.seq if work is not None and work.call.peer is None else None
+    return Truth(
+        cause=cause,
+        ranks=ranks,
+        hosts=hosts,
+        gpus=story.gpus,
+        group=work.call.group.name if work else None,
+        op=work.call.op if work else None,
+        seq=seq if shown or dumps else None,
+        onset_ns=onset,
+        detected_ns=end.first_ns,
+        reporting_ranks=shown,
+        must_not_blame=innocent,
+        clock_offsets_s=offsets,
+        healthy=cause == "healthy",
+        hopeless=cause == "hopeless",
+        acceptable=acceptable,
+        rank_knowable=rank_known,
+        cause_knowable=cause_known,
+        why=f"simulated: {cause}, rank(s) {list(ranks)}",
+    )

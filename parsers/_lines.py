@@ -1,0 +1,186 @@
+"""What several job-log parsers need: the lines that go on with a message, wrapped lines put together, small values.
+
+Holds no parser of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from nccl_forensics.model import Stamp
+from nccl_forensics.scan import Line
+
+HEADER_RANK = re.compile(r"\[rank(\d{1,7})\]:")
+"""PyTorch >= 2.2 puts the global rank before each line that it prints itself."""
+
+BLOCK_RANK = re.compile(r"^\s*rank\s*: (\d{1,7}) \(local_rank: (\d{1,5})\)")
+BLOCK_HOST = re.compile(r"^\s*host\s*: (\S{1,255})")
+BLOCK_REACH = 120
+"""Lines of one entry of torchrun's failure block that are looked through; our judgement."""
+
+PEER = re.compile(r"\b(?:peer|from|to) (?P<host>\[?[\w.:%-]{1,255}?\]?)<(?P<port>\d{1,5})>")
+"""NCCL writes a peer as host<port>."""
+
+
+def follows(first: Line, other: Line) -> bool:
+    """Can `other` be the next line of the process that wrote `first`? A line without a tag can be anybody's."""
+    a, b = first.peeled, other.peeled
+    return (
+        (b.rank is None or b.rank == a.rank)
+        and (b.local_rank is None or b.local_rank == a.local_rank)
+        and (b.task is None or b.task == a.task)
+        and (b.host is None or b.host == a.host)
+        and (b.pid is None or a.pid is None or b.pid == a.pid)
+        and (b.pod is None or b.pod == a.pod)
+    )
+
+
+def followers(line: Line, most: int, reach: int | None = None) -> Iterator[Line]:
+    """Up to `most` lines behind `line` that the same process may have written, among the next `reach` (4 × most)."""
+    found = 0
+    for other in line.after(reach or 4 * most):
+        if follows(line, other):
+            yield other
+            found += 1
+            if found == most:
+                return
+
+
+def leaders(line: Line, most: int, reach: int | None = None) -> Iterator[Line]:
+    """Up to `most` lines before `line`, nearest first, that the same process may have written."""
+    found = 0
+    for other in line.before(reach or 4 * most):
+        if follows(line, other):
+            yield other
+            found += 1
+            if found == most:
+                return
+
+
+def loose(pattern: str) -> re.Pattern[str]:
+    """A pattern whose blanks match any blank or none: for text put together again from wrapped lines."""
+    return re.compile(pattern.replace(" ", r"\s*"))
+
+
+def whole(
+    line: Line, pattern: re.Pattern[str], literals: Sequence[str], most: int = 3
+) -> Iterator[tuple[re.Match[str], str]]:
+    """Matches of a `loose` pattern in the line, or in it and its neighbours when the message was wrapped.
+
+    Terminals and mail programs cut long lines, between words or inside one. A match that spans lines belongs to the
+    first of them that holds one of `literals`, so that each is found once. Gives the match and the text it is in.
+    """
+    text = line.text
+    if any(line.raw.count(x.encode()) > text.count(x) for x in literals):
+        text = line.raw.decode("utf-8", "backslashreplace")  # several processes' messages in one line
+    alone = False
+    for found in pattern.finditer(text):
+        alone = True
+        yield found, text
+    if alone:
+        return
+    before = [x.text for x in leaders(line, most, most)]
+    after = [x.text for x in followers(line, most, most)]
+    pieces = [*reversed(before), text, *after]
+    mine = len(before)
+    starts = [0]
+    for piece in pieces:
+        starts.append(starts[-1] + len(piece))
+    joined = "".join(pieces)
+    for found in pattern.finditer(joined):
+        spanned = [i for i in range(len(pieces)) if starts[i] < found.end() and starts[i + 1] > found.start()]
+        owner = next((i for i in spanned if any(x in pieces[i] for x in literals)), None)
+        if owner == mine and len(spanned) > 1:
+            yield found, joined
+
+
+def rank_before(line: Line, text: str, at: int) -> int | None:
+    """Global rank of the header nearest before `at`, where several processes' messages stand in one line."""
+    rank = line.rank
+    for found in HEADER_RANK.finditer(text, 0, at):
+        rank = int(found[1])
+    return rank
+
+
+def failure_block(line: Line, *, inside: bool = False) -> dict[str, Any]:
+    """Who torchrun's failure block speaks of, for a line of an indented traceback in it; empty elsewhere."""
+    if not inside and (line.rank is not None or not line.text.startswith("  ")):
+        return {}
+    known: dict[str, Any] = {}
+    for other in leaders(line, BLOCK_REACH, BLOCK_REACH):
+        text = other.text
+        if text.strip() and not text.startswith((" ", "Traceback (most recent call last)")):
+            break
+        if (found := BLOCK_RANK.match(text)) and "rank" not in known:
+            known.update(rank=int(found[1]), local_rank=int(found[2]))
+        elif "rank" in known and (found := BLOCK_HOST.match(text)):
+            known["host"] = found[1]
+            break
+    return known if "rank" in known else {}
+
+
+def number(text: str | None) -> int | None:
+    """The integer, or None for None and for 2^64 - 1, PyTorch's 'no size' of coalesced operations."""
+    if text is None:
+        return None
+    value = int(text[:25])
+    return None if value >= 2**64 - 1 else value
+
+
+def wall(text: str, form: str, *, resolution_ns: int = 1_000_000_000) -> Stamp | None:
+    """A written date and time without zone, read as if it were UTC; None if it is no date."""
+    try:
+        moment = datetime.strptime(text, form).replace(tzinfo=timezone.utc)
+        return Stamp(wall_ns=int(moment.timestamp()) * 10**9, resolution_ns=resolution_ns)
+    except (ValueError, OverflowError):
+        return None
+
+
+def rank_list(text: str, most: int = 65_536) -> tuple[int, ...]:
+    """'1, 3-5' → (1, 3, 4, 5)."""
+    found: list[int] = []
+    for first, last in re.findall(r"(\d{1,7})(?:\s*-\s*(\d{1,7}))?", text[:100_000]):
+        for rank in range(int(first), int(last or first) + 1):
+            if len(found) >= most:
+                return tuple(found)
+            found.append(rank)
+    return tuple(found)
+
+
+CUDA_CAUSES: tuple[tuple[str, str], ...] = (
+    ("uncorrectable ECC", "gpu_memory"),
+    ("ECC_UNCORRECTABLE", "gpu_memory"),
+    ("NVLink", "nvlink"),
+    ("NVLINK_UNCORRECTABLE", "nvlink"),
+    ("out of memory", "cuda_oom"),
+    ("OUT_OF_MEMORY", "cuda_oom"),
+    ("illegal memory access", "gpu_app_fault"),
+    ("ILLEGAL_ADDRESS", "gpu_app_fault"),
+    ("device-side assert", "gpu_app_fault"),
+    ("misaligned address", "gpu_app_fault"),
+    ("illegal instruction", "gpu_app_fault"),
+    ("ILLEGAL_INSTRUCTION", "gpu_app_fault"),
+    ("invalid program counter", "gpu_app_fault"),
+    ("unspecified launch failure", "gpu_app_fault"),
+    ("LAUNCH_FAILED", "gpu_app_fault"),
+    ("GPU is lost", "gpu_off_bus"),
+    ("Unable to determine the device handle", "gpu_off_bus"),
+    ("no CUDA-capable device", "gpu_off_bus"),
+    ("unknown error", "gpu_off_bus"),
+    ("busy or unavailable", "gpu_other"),
+    ("system not yet initialized", "gpu_other"),
+)
+"""Texts of CUDA's error codes (cuda-runtime-api, "CUDART error types") and what each mostly stands for: judgement."""
+
+
+def cuda_cause(text: str) -> str | None:
+    """Id of the cause that a CUDA error text speaks for; None where it can be anything."""
+    return next((cause for part, cause in CUDA_CAUSES if part in text), None)
+
+
+def first_match(text: str, choices: Sequence[tuple[str, Callable[[str], Any]]]) -> Any:
+    """The value of the first choice whose literal stands in `text`."""
+    return next((make(text) for literal, make in choices if literal in text), None)

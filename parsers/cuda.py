@@ -1,0 +1,185 @@
+"""CUDA errors as PyTorch, drivers and tools print them in a job's log. Time: the line's own prefix, mostly none.
+
+Examples:
+
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which
+1.20 GiB is free. Process 4242 has 30.20 GiB memory in use. Including non-PyTorch memory, this process has 47.00 GiB ...
+RuntimeError: CUDA error: an illegal memory access was encountered
+
+The device number in these texts is the process's own, after CUDA_VISIBLE_DEVICES.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from nccl_forensics.parsers._lines import cuda_cause, failure_block, number
+
+from nccl_forensics.model import Detail, Event
+from nccl_forensics.plugins import parser
+from nccl_forensics.scan import Line
+
+SIZE = r"(\d{1,12}(?:\.\d{1,6})?) ?([KMGT]i?B|bytes|B)"
+UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+REQUESTED = re.compile(r"CUDA out of memory\. Tried to allocate " + SIZE)
+GARBAGE = "Tried to allocate more than 1EB"
+DEVICE = re.compile(r"\(?GPU (\d{1,3})(?:;| has a total)")
+TOTAL = re.compile(r"total capac(?:i)?ty of " + SIZE + "|" + SIZE + " total capacity")
+FREE = re.compile(r"of which " + SIZE + " is free|" + SIZE + r" free\b")
+ALLOCATED = re.compile(r"allocated memory " + SIZE + " is allocated by PyTorch|" + SIZE + " already allocated")
+UNALLOCATED = re.compile(SIZE + " is reserved by PyTorch but unallocated")
+RESERVED = re.compile(SIZE + " reserved in total by PyTorch")
+OTHER = re.compile(r"Process (\d{1,9}) has " + SIZE + " memory in use")
+OWN = re.compile(r"this process has " + SIZE + " memory in use")
+
+PEER_SHARE = 0.02
+"""Share of the card above which another process is more than a bare CUDA context: our judgement."""
+
+TEXT = re.compile(
+    r"CUDA error: (?P<text>[^\n]{1,300})|(?P<name>CUDA_ERROR_[A-Z_]{3,60})"
+    r"|(?P<lost>Unable to determine the device handle for (?:GPU|gpu) ?[^\n]{0,120}|GPU is lost)"
+    r"|(?P<bare>uncorrectable ECC error encountered|an illegal memory access was encountered"
+    r"|device-side assert triggered"
+    r"|unspecified launch failure|CUDA-capable device\(s\) is/are busy or unavailable|No CUDA GPUs are available)"
+)
+ASSERTION = re.compile(
+    r"block: \[\d{1,10},\d{1,10},\d{1,10}\], thread: \[[\d,]{1,40}\] Assertion `(?P<what>.{1,300})` failed"
+)
+ADDRESS = re.compile(r"\b([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})\.([0-7])\b")
+
+
+def _bytes(found: re.Match[str] | None) -> int | None:
+    if not found:
+        return None
+    groups = [x for x in found.groups() if x is not None][-2:]
+    return int(float(groups[0]) * UNITS[groups[1][0].lower()])
+
+
+def oom_details(text: str) -> dict[str, Detail]:
+    """What an out-of-memory text says, sizes in bytes; `reserved_bytes` is the whole of PyTorch's pool."""
+    device = DEVICE.search(text)
+    requested, total, free = _bytes(REQUESTED.search(text)), _bytes(TOTAL.search(text)), _bytes(FREE.search(text))
+    allocated, unallocated, reserved = (_bytes(x.search(text)) for x in (ALLOCATED, UNALLOCATED, RESERVED))
+    if reserved is None and allocated is not None and unallocated is not None:
+        reserved = allocated + unallocated
+    if unallocated is None and allocated is not None and reserved is not None:
+        unallocated = reserved - allocated
+    others = [(int(x[1]), _bytes(x) or 0) for x in OTHER.finditer(text)]
+    other = max(others, key=lambda x: x[1], default=None)
+    detail: str | None = None
+    if other and other[1] >= PEER_SHARE * (total or 0):
+        detail = "peer process"
+    elif requested is not None and unallocated is not None:
+        detail = "fragmentation" if unallocated >= requested else "growth"
+    return {
+        "device": int(device[1]) if device else None,
+        "requested_bytes": requested,
+        "total_bytes": total,
+        "free_bytes": free,
+        "allocated_bytes": allocated,
+        "reserved_bytes": reserved,
+        "other_pid": other[0] if other else None,
+        "detail": detail,
+    }
+
+
+@parser(title="CUDA out of memory", literals=["Tried to allocate "])
+def cuda_oom(line: Line) -> Iterator[Event]:
+    text = line.text
+    if GARBAGE in text:
+        yield line.event(
+            "cuda-oom", role="consequence", severity="warning", details={"detail": None}, **failure_block(line)
+        )
+    elif REQUESTED.search(text):
+        details = oom_details(text)
+        if details["reserved_bytes"] is None:  # wrapped by a terminal or mail program
+            details = oom_details(text + "".join(x.text for x in line.after(5)))
+        yield line.event(
+            "cuda-oom", role="cause", severity="error", cause="cuda_oom", details=details, **failure_block(line)
+        )
+
+
+@parser(
+    title="CUDA error",
+    literals=[
+        "CUDA error: ",
+        "CUDA_ERROR_",
+        "uncorrectable ECC error encountered",
+        "an illegal memory access was encountered",
+        "device-side assert triggered",
+        "unspecified launch failure",
+        "is/are busy or unavailable",
+        "No CUDA GPUs are available",
+        "Unable to determine the device handle",
+        "GPU is lost",
+    ],
+)
+def cuda_error(line: Line) -> Iterator[Event]:
+    text = line.text
+    found = TEXT.search(text)
+    if not found or "watchdog thread terminated with exception" in text or "NCCL WARN" in text:
+        return
+    error = next(x for x in (found["text"], found["name"], found["lost"], found["bare"]) if x).strip()
+    cause = cuda_cause(text[found.start() : found.start() + 400])
+    if cause == "cuda_oom" and "Tried to allocate" in text:
+        return
+    address = ADDRESS.search(text) if found["lost"] else None
+    yield line.event(
+        "cuda-error",
+        role="cause" if cause else "symptom",
+        severity="critical" if cause else "error",
+        cause=cause,
+        gpu_pci=f"{int(address[1], 16):04x}:{address[2]}:{address[3]}.{address[4]}".lower() if address else None,
+        details={"error": error},
+        **failure_block(line),
+    )
+
+
+@parser(title="CUDA: an assertion in a kernel", literals=["Assertion `"])
+def cuda_assertion(line: Line) -> Iterator[Event]:
+    """One event for a run of such lines: each thread prints its own, without rank or pid."""
+    found = ASSERTION.search(line.text)
+    if found and not any(ASSERTION.search(x.text) for x in line.before(1)):
+        yield line.event(
+            "cuda-error",
+            role="cause",
+            severity="error",
+            cause="gpu_app_fault",
+            details={"error": f"Assertion `{found['what']}` failed"},
+        )
+
+
+NAN_RERUN = re.compile(
+    r"Unexpected result (?P<what>nan|inf|spiky\w{0,10}) on rank (?P<rank>\d{1,7}) at iteration #(?P<step>\d{1,12})"
+)
+NAN = re.compile(r"(?i)found NaN in|\bloss(?:=|: | is )\s{0,4}nan\b|detected nan|nan loss")
+
+
+@parser(
+    title="NaN",
+    literals=[
+        "found NaN in",
+        "oss: nan",
+        "oss=nan",
+        "oss is nan",
+        "oss: NAN",
+        "oss is NaN",
+        "oss: NaN",
+        "NaN loss",
+        "Unexpected result nan",
+    ],
+)
+def nan(line: Line) -> Iterator[Event]:
+    text = line.text
+    if found := NAN_RERUN.search(text):
+        yield line.event(
+            "nan",
+            role="symptom",
+            severity="error",
+            rank=int(found["rank"]),
+            details={"step": number(found["step"])},
+        )
+    elif NAN.search(text):
+        yield line.event("nan", role="symptom", severity="warning", details={"step": None}, **failure_block(line))

@@ -1,0 +1,272 @@
+"""Slurm, Kubernetes, Ray, DeepSpeed and MPI launchers: what they say when a task ends or is made to end.
+
+Time: Slurm writes local time, whole seconds, in CANCELLED lines only; DeepSpeed's launcher local time in brackets.
+Examples:
+
+slurmstepd: error: *** JOB 14915246 ON node-01 CANCELLED AT 2026-08-02T22:00:00 DUE TO TIME LIMIT ***
+srun: error: node-a: task 0: Aborted (core dumped)
+slurmstepd: error: Detected 1 oom-kill event(s) in StepId=123.0 cgroup.
+mpirun noticed that process rank 3 with PID 1234 on node node-b exited on signal 9 (Killed).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from nccl_forensics.parsers._lines import number, rank_list, wall
+from nccl_forensics.parsers.torchrun import exit_role, signal_name
+
+from nccl_forensics.model import Event
+from nccl_forensics.plugins import parser
+from nccl_forensics.scan import Line
+
+OOM = re.compile(
+    r"Detected (?P<n>\d{1,6}) oom[-_ ]?kill event|(?P<node>[\w.-]{1,255}): task (?P<task>\d{1,7}): Out Of Memory"
+)
+CANCELLED = re.compile(
+    r"(?:STEP|JOB) (?P<job>[\w.+]{1,40}) ON (?P<node>\S{1,255}) CANCELLED AT (?P<when>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)"
+    r"(?: DUE (?:TO |to )(?P<why>TIME LIMIT|PREEMPTION|NODE FAILURE|[\w ]{1,60}))?"
+)
+TASK = re.compile(
+    r"(?:srun: )?error: (?P<node>[\w.-]{1,255}): tasks? (?P<tasks>\d[\d,-]{0,400}): (?P<what>Killed|Aborted"
+    r"|Segmentation fault"
+    r"|Exited with exit code (?P<code>\d{1,3})|Bus error|Terminated|Floating point exception|Illegal instruction)"
+)
+EVICTED = re.compile(
+    r"(?:[Rr]eason|[Ss]tatus|STATUS|Warning)\W{1,20}Evicted\b|The node was low on resource: (?P<what>[\w-]{1,40})"
+)
+OOM_KILLED = re.compile(r"\bOOMKilled\b")
+CODE_137 = re.compile(r"(?i)exit(?:ed with)? code:? 137\b")
+PREEMPTED = re.compile(
+    r"(?i)\b(?:instance|node|vm|job|pod|allocation) (?:was|is being|has been|will be|got) preempted"
+    r"|reason\W{1,5}preempted|\bspot (?:instance )?(?:interruption|termination|reclaim)"
+)
+RAY_DIED = re.compile(
+    r"(?:\b|\.)(?:ActorDiedError|ActorUnavailableError"
+    r"|WorkerCrashedError)\b|A worker died or was killed while executing"
+)
+RAY_WHO = re.compile(r"Worker PID: (?P<pid>\d{1,9})|\bpid=(?P<pid_2>\d{1,9})")
+RAY_IP = re.compile(r"(?:Worker IP address: |\bip=)(?P<ip>[\w.:]{3,60})")
+RAY_MORE = re.compile(r"\[repeated (?P<n>\d{1,9})x across cluster\]")
+DEEPSPEED = re.compile(r"\[launch\.py:\d{1,5}:sigkill_handler\].{0,20000}?exits with return code = (?P<code>-?\d{1,6})")
+DS_KILL = re.compile(r"\[launch\.py:\d{1,5}:sigkill_handler\].{0,40}?Killing subprocess (?P<pid>\d{1,9})")
+PDSH = re.compile(r"pdsh@\S{1,255}: (?P<host>[\w.-]{1,255}): ssh exited with exit code (?P<code>\d{1,3})")
+MPI = re.compile(
+    r"noticed that process rank (?P<rank>\d{1,7}) with PID (?P<pid>\d{1,9}) on node (?P<host>\S{1,255}) exited"
+    r" on signal (?P<signal>\d{1,3})"
+)
+LIGHTNING = re.compile(r"Child process with PID (?P<pid>\d{1,9}) terminated with code (?P<code>-?\d{1,6})\.")
+LIGHTNING_TERM = re.compile(r"\[rank: (?P<rank>\d{1,7})\] Received SIGTERM: 15")
+
+SRUN_SIGNALS = {
+    "Killed": "SIGKILL",
+    "Aborted": "SIGABRT",
+    "Segmentation fault": "SIGSEGV",
+    "Bus error": "SIGBUS",
+    "Terminated": "SIGTERM",
+    "Floating point exception": "SIGFPE",
+    "Illegal instruction": "SIGILL",
+}
+
+
+@parser(title="Slurm: out of memory", literals=["oom-kill event", "oom_kill event", "Out Of Memory"])
+def slurm_oom(line: Line) -> Iterator[Event]:
+    """The task number is the global rank only with one process for each task."""
+    if found := OOM.search(line.text):
+        yield line.event(
+            "slurm-oom",
+            role="cause",
+            severity="critical",
+            cause="host_oom_kill",
+            host=found["node"] or line.host,
+            details={"task": number(found["task"]), "kills": number(found["n"])},
+        )
+
+
+@parser(title="Slurm: cancelled", literals=[" CANCELLED AT "])
+def slurm_cancelled(line: Line) -> Iterator[Event]:
+    """The node is the first of the step, not a failed one."""
+    found = CANCELLED.search(line.text)
+    if not found:
+        return
+    why = found["why"] or ""
+    stamp = wall(found["when"], "%Y-%m-%dT%H:%M:%S") or line.stamp
+    details = {"job": found["job"], "node": found["node"], "why": why or None}
+    if why == "TIME LIMIT":
+        yield line.event(
+            "slurm-time-limit", role="cause", severity="error", cause="preempted", stamp=stamp, details={**details}
+        )
+    elif why == "PREEMPTION":
+        yield line.event(
+            "preempted", role="cause", severity="error", cause="preempted", stamp=stamp, details={**details}
+        )
+    elif why == "NODE FAILURE":
+        yield line.event(
+            "slurm-cancel", role="cause", severity="critical", cause="node_lost", stamp=stamp, details={**details}
+        )
+    else:
+        yield line.event("slurm-cancel", role="context", stamp=stamp, details={**details})
+
+
+@parser(title="srun: a task ended", literals=[": task ", ": tasks "])
+def srun_exit(line: Line) -> Iterator[Event]:
+    if found := TASK.search(line.text):
+        tasks = rank_list(found["tasks"], 4096)
+        name = SRUN_SIGNALS.get(found["what"]) or signal_name(number(found["code"]))
+        cause = exit_role(name)[2]
+        yield line.event(
+            "srun-exit",
+            role="consequence" if name == "SIGTERM" else "symptom",
+            severity="error",
+            cause=cause,
+            host=found["node"],
+            details={
+                "task": tasks[0] if len(tasks) == 1 else None,
+                "tasks": tasks,
+                "node": found["node"],
+                "what": found["what"],
+                "code": number(found["code"]),
+                "signal": name,
+            },
+        )
+
+
+@parser(
+    title="Kubernetes: killed or evicted",
+    literals=["OOMKilled", "Evicted", "The node was low on resource", "code: 137", "code 137"],
+)
+def kubernetes(line: Line) -> Iterator[Event]:
+    text = line.text
+    if OOM_KILLED.search(text):
+        yield line.event(
+            "k8s-oom", role="cause", severity="critical", cause="host_oom_kill", details={"pod": line.peeled.pod}
+        )
+    elif found := EVICTED.search(text):
+        yield line.event(
+            "k8s-evicted",
+            role="cause",
+            severity="critical",
+            cause="preempted",
+            details={"pod": line.peeled.pod, "resource": found["what"]},
+        )
+    elif CODE_137.search(text) and not TASK.search(text):
+        yield line.event(
+            "exit",
+            role="symptom",
+            severity="error",
+            cause="process_signal",
+            details={"code": 137, "signal": "SIGKILL", "first": False, "error_file": None},
+        )
+
+
+@parser(
+    title="The machine was taken away",
+    literals=["reempted", "REEMPTED", "pot instance", "nterruption", "ermination notice"],
+)
+def preempted(line: Line) -> Iterator[Event]:
+    if PREEMPTED.search(line.text):
+        yield line.event("preempted", role="cause", severity="critical", cause="preempted", details={})
+
+
+@parser(
+    title="Ray: a worker died",
+    literals=["ActorDiedError", "ActorUnavailableError", "WorkerCrashedError", "A worker died or was killed while"],
+)
+def ray_died(line: Line) -> Iterator[Event]:
+    """Ray's list of possible reasons behind it is fixed text; only the worker's identity counts."""
+    text = line.text
+    if RAY_DIED.search(text):
+        near = text + " ".join(x.text for x in line.after(8))
+        who, ip = RAY_WHO.search(near), RAY_IP.search(near)
+        yield line.event(
+            "ray-died",
+            role="consequence",
+            severity="warning",
+            details={"worker_pid": number(who[1] or who[2]) if who else None, "worker_ip": ip["ip"] if ip else None},
+        )
+
+
+@parser(title="Ray: similar lines were left out", literals=["x across cluster]"])
+def ray_dedup(line: Line) -> Iterator[Event]:
+    """Whoever does not report here may have been left out."""
+    if found := RAY_MORE.search(line.text):
+        yield line.event("ray-dedup", role="context", details={"hidden": int(found["n"])})
+
+
+@parser(title="DeepSpeed's launcher", literals=[":sigkill_handler]", ": ssh exited with exit code"])
+def deepspeed(line: Line) -> Iterator[Event]:
+    """`--local_rank` in the quoted command is the last child's, not the failed one's."""
+    text = line.text
+    if found := DS_KILL.search(text):
+        yield line.event(
+            "sigterm-sent",
+            role="consequence",
+            severity="warning",
+            details={"target_pid": int(found["pid"]), "signal": None},
+        )
+    elif found := DEEPSPEED.search(text):
+        code = int(found["code"])
+        name = signal_name(code)
+        yield line.event(
+            "ds-exit",
+            role="symptom",
+            severity="error",
+            cause=exit_role(name)[2],
+            rank=None,
+            local_rank=None,
+            details={"code": code, "signal": name},
+        )
+    elif found := PDSH.search(line.raw.decode("utf-8", "backslashreplace")):
+        yield line.event(
+            "ds-exit",
+            role="symptom",
+            severity="error",
+            host=found["host"],
+            details={"code": int(found["code"]), "signal": signal_name(int(found["code"]))},
+        )
+
+
+@parser(title="MPI: a process ended by a signal", literals=["noticed that process rank "])
+def mpi_exit(line: Line) -> Iterator[Event]:
+    """The rank is MPI's: the global one, as these jobs start one process for each rank."""
+    if found := MPI.search(line.text):
+        code = -int(found["signal"])
+        name = signal_name(code)
+        role, severity, cause = exit_role(name)
+        yield line.event(
+            "exit",
+            role=role,
+            severity=severity,
+            cause=cause,
+            rank=int(found["rank"]),
+            pid=int(found["pid"]),
+            host=found["host"],
+            details={"code": code, "signal": name, "first": True, "error_file": None},
+        )
+
+
+@parser(title="Lightning: a child ended", literals=["Child process with PID", "] Received SIGTERM: 15"])
+def lightning_exit(line: Line) -> Iterator[Event]:
+    if found := LIGHTNING.search(line.text):
+        code = int(found["code"])
+        name = signal_name(code)
+        role, severity, cause = exit_role(name)
+        yield line.event(
+            "exit",
+            role=role,
+            severity=severity,
+            cause=cause,
+            rank=None,
+            local_rank=None,
+            pid=int(found["pid"]),
+            details={"code": code, "signal": name, "first": True, "error_file": None},
+        )
+    elif found := LIGHTNING_TERM.search(line.raw.decode("utf-8", "backslashreplace")):
+        yield line.event(
+            "agent-death",
+            role="consequence",
+            severity="warning",
+            rank=int(found["rank"]),
+            details={"signal": "SIGTERM"},
+        )

@@ -1,0 +1,80 @@
+"""Settings and versions that a job's log tells and that change what other lines mean. Always context.
+
+Examples:
+
+TORCH_NCCL_ASYNC_ERROR_HANDLING=1
+PyTorch version: 2.6.0+cu124
+Stack trace of the failed collective not found, potentially because FlightRecorder is disabled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from nccl_forensics.model import Event
+from nccl_forensics.plugins import parser
+from nccl_forensics.scan import Line
+
+NAMES = (
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "NCCL_ASYNC_ERROR_HANDLING",
+    "TORCH_NCCL_BLOCKING_WAIT",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE",
+    "TORCH_FR_BUFFER_SIZE",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+    "TORCH_FR_DUMP_TEMP_FILE",
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
+    "TORCH_NCCL_ENABLE_MONITORING",
+    "TORCH_DISTRIBUTED_DEBUG",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_LAUNCH_BLOCKING",
+    "NCCL_SOCKET_IFNAME",
+    "NCCL_IB_DISABLE",
+    "NCCL_IB_GID_INDEX",
+    "NCCL_IB_TIMEOUT",
+    "NCCL_DEBUG",
+    "ddp_timeout",
+    "WORLD_SIZE",
+)
+NAMED = re.compile(
+    r"(?<![A-Za-z_])(?P<name>"
+    + "|".join(sorted(NAMES, key=len, reverse=True))
+    + r")['\"]?\s{0,4}[=:]\s{0,4}['\"]?(?P<value>[\w./,:+-]{1,200})"
+)
+ADVICE = re.compile(
+    r"(?i)\brun with |\bconsider |\btry (?:to )?set|\benable it by |\bplease |\byou (?:can|may) |\be\.g\.|Compile with"
+)
+"""Words of messages that recommend a setting; nobody set it."""
+TORCH = re.compile(
+    r"(?i)(?:\b(?:py)?torch[ _]version['\"]?\s{0,20}[:=]\s{0,4}['\"]?|\btorch=="
+    r"|\bPyTorch )v?(?P<version>[12]\.\d{1,2}\.\d{1,2}[\w.+-]{0,40})"
+)
+
+
+@parser(title="Settings of the job", literals=NAMES)
+def settings(line: Line) -> Iterator[Event]:
+    if "set by environment to" in line.text:
+        return  # NCCL's own line: parsers/nccl_library.py
+    if ADVICE.search(line.text):
+        return
+    seen: set[str] = set()
+    for found in NAMED.finditer(line.text[:8000]):
+        if found["name"] not in seen:
+            seen.add(found["name"])
+            yield line.event("setting", role="context", details={"name": found["name"], "value": found["value"]})
+
+
+@parser(
+    title="PyTorch's version",
+    literals=["orch version", "orch_version", "ORCH_VERSION", "torch==", "PyTorch 1.", "PyTorch 2."],
+)
+def torch_version(line: Line) -> Iterator[Event]:
+    if found := TORCH.search(line.text):
+        yield line.event("torch-version", role="context", details={"version": found["version"]})
+
+
+@parser(title="The Flight Recorder was off", literals=["potentially because FlightRecorder is disabled"])
+def flight_recorder_off(line: Line) -> Iterator[Event]:
+    yield line.event("setting", role="context", details={"name": "flight_recorder", "value": "off"})

@@ -1,0 +1,218 @@
+"""torchrun: which child ended how, who was told to stop, and which ranks a node runs.
+
+Written by torch/distributed/elastic (agent and error handler), 1.9 to today. Time: agent lines carry the agent's local
+time from 2.1 on; the failure block has its own `time`, local, whole seconds. Examples:
+
+W0817 17:40:39.327000 90102 torch/distributed/elastic/multiprocessing/api.py:897] Sending process 90111 closing signal
+SIGTERM
+E0817 17:40:47.426000 90102 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: -6) local_rank: 0
+(pid: 90110) of binary: /opt/venv/bin/python
+Root Cause (first observed failure):
+[0]:
+  time      : 2024-08-17_17:40:39
+  host      : node-d
+  rank      : 12 (local_rank: 0)
+  exitcode  : -6 (pid: 90110)
+
+The block lists the children of one node, in the order in which its agent noticed. Its 'root cause' is often a survivor.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+
+from nccl_forensics.parsers._lines import followers, leaders, number, rank_list, wall
+
+from nccl_forensics.model import Detail, Event, Role, Severity
+from nccl_forensics.plugins import parser
+from nccl_forensics.scan import Line
+
+FAILED = re.compile(
+    r"failed \(exitcode: (?P<code>-?\d{1,6})\) local_rank: (?P<local>\d{1,5}) \(pid: (?P<pid>\d{1,9})\) of"
+    r" (?:binary|fn)"
+)
+ENTRY = re.compile(
+    r"^\s*exitcode\s*: (?P<code>-?\d{1,6}) \(pid: (?P<pid>\d{1,9})\)(?:\s+(?P<signal>SIG[A-Z0-9]{1,10}))?"
+)
+FIELD = re.compile(r"^\s*(?P<name>time|host|rank|error_file|traceback|msg)\s*: ?(?P<value>.{0,500})")
+RANK = re.compile(r"^(?P<rank>\d{1,7}) \(local_rank: (?P<local>\d{1,5})\)")
+INDEX = re.compile(r"^\s*\[\d{1,6}\]:\s*$")
+SIGNALLED = re.compile(r"Signal \d{1,3} \((?P<signal>SIG[A-Z0-9]{1,10})\) received by PID")
+CLOSING = re.compile(r"Sending process (?P<pid>\d{1,9}) closing signal (?P<signal>SIG\w{1,10})")
+FORCED = re.compile(
+    r"Unable to shutdown process (?P<pid>\d{1,9}) via \w{1,10}, forcefully exiting via (?P<signal>SIG\w{1,10})"
+)
+DEATH = re.compile(
+    r"Received (?P<name>SIG\w{1,10}|\d{1,3}|Signals\.SIG\w{1,10}) death signal, shutting down workers"
+    r"|got signal: (?P<number>\d{1,3})"
+)
+RESTART = re.compile(
+    r"Worker group (?:FAILED|UNHEALTHY)\. (?P<left>\d{1,6})/(?P<of>\d{1,6}) attempts left; will restart worker group"
+)
+RESULT = re.compile(
+    r"^\s*(?P<name>restart_count|group_rank|group_world_size|global_ranks|global_world_sizes"
+    r"|master_addr)=(?P<value>.{0,20000})"
+)
+SPAWNED = re.compile(
+    r"process (?P<local>\d{1,5}) terminated with (?:signal (?P<signal>SIG[A-Z0-9]{1,10})|exit code (?P<code>\d{1,3}))"
+)
+
+CRASHES = {"SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"}
+"""Signals that a process does not send itself as a reaction to somebody else's failure."""
+
+
+def signal_name(code: int | None) -> str | None:
+    """-9 and 137 → 'SIGKILL'; None where the code is no signal's."""
+    value = -code if code is not None and code < 0 else (code or 0) - 128
+    try:
+        return signal.Signals(value).name if value > 0 else None
+    except ValueError:
+        return None
+
+
+def exit_role(name: str | None) -> tuple[Role, Severity, str | None]:
+    """(role, severity, cause) of an end by this signal; an own abort or a plain exit says nothing by itself."""
+    if name in CRASHES:
+        return "cause", "error", "process_signal"
+    if name in ("SIGTERM", "SIGINT", "SIGHUP"):
+        return "consequence", "warning", None
+    return "symptom", "error", None
+
+
+@parser(title="torchrun: a child's end, from the agent", literals=["failed (exitcode: "])
+def torchrun_failed(line: Line) -> Iterator[Event]:
+    if found := FAILED.search(line.text):
+        code = int(found["code"])
+        name = signal_name(code)
+        role, severity, cause = exit_role(name)
+        yield line.event(
+            "exit",
+            role=role,
+            severity=severity,
+            cause=cause,
+            local_rank=int(found["local"]),
+            rank=None,
+            pid=int(found["pid"]),
+            details={"code": code, "signal": name, "first": False, "error_file": None},
+        )
+
+
+@parser(title="torchrun: the failure block", literals=["exitcode  :", "exitcode: "])
+def torchrun_block(line: Line) -> Iterator[Event]:
+    """One event for each child that is listed; `first` for the one under 'Root Cause'."""
+    found = ENTRY.match(line.text)
+    if not found:
+        return
+    fields: dict[str, str] = {}
+    first = seen_index = False
+    for other in leaders(line, 8, 16):
+        text = other.text
+        if field := FIELD.match(text):
+            if not seen_index:
+                fields.setdefault(field["name"], field["value"].strip())
+        elif INDEX.match(text):
+            seen_index = True
+        elif seen_index:
+            first = text.lstrip().startswith("Root Cause")
+            break
+        else:
+            break
+    name = found["signal"]
+    for other in followers(line, 2, 4):
+        if field := FIELD.match(other.text):
+            fields.setdefault(field["name"], field["value"].strip())
+    if name is None and (told := SIGNALLED.search(fields.get("traceback", ""))):
+        name = told["signal"]
+    code = int(found["code"])
+    name = name or signal_name(code)
+    who = RANK.match(fields.get("rank", ""))
+    stamp = wall(fields.get("time", ""), "%Y-%m-%d_%H:%M:%S")
+    error_file = fields.get("error_file")
+    role, severity, cause = exit_role(name)
+    yield line.event(
+        "exit",
+        role=role,
+        severity=severity,
+        cause=cause,
+        stamp=stamp or line.stamp,
+        rank=int(who["rank"]) if who else line.rank,
+        local_rank=int(who["local"]) if who else line.peeled.local_rank,
+        host=fields.get("host") or line.host,
+        pid=int(found["pid"]),
+        details={
+            "code": code,
+            "signal": name,
+            "first": first,
+            "error_file": None if error_file in (None, "", "<N/A>", "<NONE>") else error_file,
+        },
+    )
+
+
+@parser(title="torchrun: children are told to stop", literals=[" closing signal SIG", "forcefully exiting via SIG"])
+def torchrun_closing(line: Line) -> Iterator[Event]:
+    if found := CLOSING.search(line.text) or FORCED.search(line.text):
+        yield line.event(
+            "sigterm-sent",
+            role="consequence",
+            severity="warning",
+            details={"target_pid": int(found["pid"]), "signal": found["signal"]},
+        )
+
+
+@parser(title="torchrun: the agent was told to stop", literals=["death signal, shutting down", "got signal: "])
+def torchrun_death(line: Line) -> Iterator[Event]:
+    if found := DEATH.search(line.text):
+        told = (found["name"] or found["number"]).removeprefix("Signals.")
+        name = signal_name(-int(told)) if told.isdigit() else told
+        yield line.event(
+            "agent-death", role="cause", severity="error", cause="preempted", details={"signal": name or told}
+        )
+
+
+@parser(title="torchrun: the workers start again", literals=["attempts left; will restart"])
+def torchrun_restart(line: Line) -> Iterator[Event]:
+    if found := RESTART.search(line.text):
+        yield line.event("restart", role="context", details={"left": int(found["left"]), "of": int(found["of"])})
+
+
+@parser(title="torchrun: which ranks this node runs", literals=["Rendezvous complete for workers"])
+def torchrun_rendezvous(line: Line) -> Iterator[Event]:
+    told: dict[str, str] = {}
+    for other in followers(line, 16, 32):
+        if found := RESULT.match(other.text):
+            told[found["name"]] = found["value"].strip()
+        elif told and "=" not in other.text:
+            break
+    world = rank_list(told.get("global_world_sizes", ""), 1)
+    details: dict[str, Detail] = {
+        "global_ranks": rank_list(told.get("global_ranks", "")),
+        "group_rank": number(told["group_rank"]) if told.get("group_rank", "").isdigit() else None,
+        "restart_count": number(told["restart_count"]) if told.get("restart_count", "").isdigit() else None,
+        "world_size": world[0] if world else None,
+    }
+    attempt = details["restart_count"]
+    yield line.event("rendezvous", role="context", attempt=attempt, details=details)
+
+
+@parser(
+    title="torch.multiprocessing: a child's end", literals=["terminated with signal SIG", "terminated with exit code"]
+)
+def spawn_exit(line: Line) -> Iterator[Event]:
+    if found := SPAWNED.search(line.text):
+        name = found["signal"]
+        code = (
+            int(found["code"]) if found["code"] else -int(getattr(signal, name, 0)) if hasattr(signal, name) else None
+        )
+        role, severity, cause = exit_role(name or signal_name(code))
+        yield line.event(
+            "exit",
+            role=role,
+            severity=severity,
+            cause=cause,
+            rank=None,
+            local_rank=int(found["local"]),
+            pid=None,
+            details={"code": code, "signal": name, "first": False, "error_file": None},
+        )

@@ -28,7 +28,6 @@ _DOCUMENTS = frozenset(
 _WORDS = re.compile(r"[A-Za-z]{2,} [A-Za-z]{2,} [A-Za-z]{2,}")
 _JSON_VALUE = re.compile(r'[:,\[]\s*\\?"$')
 _ASKING = re.compile(r"(?:example|e\.g\.|note|grep|echo|logger|see|like|says)[:,]?$", re.IGNORECASE)
-_UPTIME = re.compile(r"\[\s{0,6}(\d{1,9})\.(\d{6})\]")
 
 
 def pci_address(written: str | None) -> str | None:
@@ -51,8 +50,8 @@ def is_quoted(line: Line, text: str, start: int, *, at_start: bool = True) -> bo
     """Whether the message at `start` of `text` is quoted in a mail, a runbook or a command rather than logged.
 
     What stands before a logged message is a prefix: stamps, a host, a tag with a colon. Prose has words or a quotation
-    mark there. `at_start`: nothing of the message itself stands before `start`. Our judgement; a bare kernel line in the
-    middle of a text file cannot be told from a log.
+    mark there. `at_start`: nothing of the message itself stands before `start`. Our judgement; a bare kernel line in
+    the middle of a text file cannot be told from a log.
     """
     if PurePosixPath(line.path.rsplit("!", 1)[-1]).suffix.lower() in _DOCUMENTS:
         return True
@@ -71,20 +70,6 @@ def is_quoted(line: Line, text: str, start: int, *, at_start: bool = True) -> bo
     return (at_start and word.isalpha()) or _ASKING.search(word) is not None or _WORDS.search(before) is not None
 
 
-def repeats(text: str) -> int:
-    """How many printings a line of rsyslog's `message repeated N times: [ … ]` stands for; 1 if it is none."""
-    found = re.search(r"message repeated (\d{1,9}) times: \[", text)
-    return max(int(found[1]), 1) if found else 1
-
-
-def uptime_ns(line: Line) -> int | None:
-    """Nanoseconds since boot, where the line tells."""
-    if line.stamp is not None:
-        return line.stamp.boot_ns
-    found = _UPTIME.search(line.raw[:64].decode("ascii", "replace"))
-    return int(found[1]) * 1_000_000_000 + int(found[2]) * 1_000 if found else None
-
-
 def note_boot(line: Line) -> None:
     """Remember that the boot of this file's next lines began at this line."""
     line.window.state["kernel.boot"] = line.stamp
@@ -95,11 +80,12 @@ def is_early(line: Line) -> bool:
 
     Without printk's own clock the distance from the boot's first line in the same file decides.
     """
-    uptime = uptime_ns(line)
-    if uptime is not None:
-        return uptime < BOOT_NS
+    if line.stamp is None:
+        return False
+    if line.stamp.boot_ns is not None:
+        return line.stamp.boot_ns < BOOT_NS
     boot: Stamp | None = line.window.state.get("kernel.boot")
-    if boot is None or line.stamp is None or boot.wall_ns is None or line.stamp.wall_ns is None:
+    if boot is None or boot.wall_ns is None or line.stamp.wall_ns is None:
         return False
     return 0 <= line.stamp.wall_ns - boot.wall_ns < BOOT_NS
 

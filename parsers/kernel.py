@@ -21,7 +21,6 @@ from nccl_forensics.parsers._kernel import (
     lines_of_block,
     note_boot,
     pci_address,
-    repeats,
 )
 
 from nccl_forensics.catalog import KernelEntry, kernel_entries, kernel_noise
@@ -31,8 +30,10 @@ from nccl_forensics.plugins import parser
 if TYPE_CHECKING:
     from nccl_forensics.scan import Line
 
-ELSEWHERE = frozenset({"slurm-oom", "fm-fatal", "nvidia-drm-gpu", "nvrm-gpu-uuid", "nvrm-board-serial"})
-"""Entries whose lines another parser of this folder turns into events."""
+ELSEWHERE = frozenset(
+    {"rsyslog-repeat", "slurm-oom", "fm-fatal", "nvidia-drm-gpu", "nvrm-gpu-uuid", "nvrm-board-serial"}
+)
+"""Entries whose lines another parser of this folder turns into events, or prefixes.py into the line that they repeat."""
 ANCHORS = {"audit-stamp": "audit", "rtc-stamp": "rtc"}
 """Lines that tell the time twice: on the host's wall clock and, before the message, on the log's own."""
 ANCHOR_EVERY_NS = 60_000_000_000
@@ -44,13 +45,16 @@ WORDS = frozenset(
 )
 """Groups that stay text although they may hold digits only: hexadecimal or names. `err` of a fault is hexadecimal."""
 
-PREFIXED_BY_PROGRAM = re.compile(r"^[\w.-]+\[\d+\]: ")
 FUNCTION = re.compile(
     r"^(?P<pci>(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) (?P<class>[^\n]{1,200})$", re.MULTILINE
 )
 """First line of a device in lspci's output."""
-SMI_GPU = re.compile(rb"^GPU ([0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$", re.MULTILINE)
-GPU_INDEX = re.compile(r"^(?:GPU )?(\d{1,3}): ")
+SMI_GPU = re.compile(
+    r"^(?:GPU (?P<pci>[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9A-F])\s*$|GPU (?P<index>\d{1,3}): [^\n]{1,200}$|_{44})",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""What tells whose block of nvidia-smi a line stands in; the end of a bug report's section ends all blocks."""
+IS_GPU = re.compile(r"(?:VGA compatible|3D) controller[^:]*: NVIDIA")
 REFUSED = re.compile(r"The NVIDIA GPU (?P<pci>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 GSP_WAIT = re.compile(r"Timeout after (\d{1,4})s of waiting for RPC")
 GHES_SEVERITY = re.compile(r"event severity: (\w+)")
@@ -89,10 +93,10 @@ def winner(text: str, hits: Iterable[bytes], tagged: str | None = None) -> tuple
 
 def _tagged(line: Line, text: str) -> str | None:
     """The message as it stood behind its syslog tag, if the tag was taken off with the prefix."""
-    program = line.peeled.program
-    if program is None or program == "kernel" or PREFIXED_BY_PROGRAM.match(text):
+    program, pid = line.peeled.program, line.peeled.pid
+    if program is None or program == "kernel" or text.startswith(program):
         return None
-    return f"{program}[{line.peeled.pid or 0}]: {text}"
+    return f"{program}: {text}" if pid is None else f"{program}[{pid}]: {text}"
 
 
 def _details(found: re.Match[str]) -> dict[str, Detail]:
@@ -115,22 +119,21 @@ def _text_before(line: Line, bytes_back: int) -> str:
     return bytes(line.window.buffer[start : line.start]).decode("utf-8", "replace")
 
 
-def _smi_gpu(line: Line) -> str | None:
-    """The GPU in whose block of `nvidia-smi -q` the line stands."""
-    start = max(0, line.start - (1 << 16))
-    blocks = SMI_GPU.findall(bytes(line.window.buffer[start : line.start]))
-    return pci_address(blocks[-1].decode("ascii")) if blocks else None
+def _smi_gpu(line: Line) -> tuple[str | None, int | None]:
+    """Address or index of the GPU in whose block of nvidia-smi's output the line stands."""
+    headers = list(SMI_GPU.finditer(_text_before(line, 1 << 15)))
+    if not headers:
+        return None, None
+    last = headers[-1]
+    return pci_address(last["pci"]), int(last["index"]) if last["index"] else None
 
 
 def _lspci_function(line: Line) -> tuple[str | None, bool]:
-    """Address of the device in whose block of lspci the line stands, and whether it is an NVIDIA GPU."""
+    """Address of the device in whose block of lspci's output the line stands, and whether it is an NVIDIA GPU."""
     devices = list(FUNCTION.finditer(_text_before(line, 1 << 13)))
     if not devices:
         return None, False
-    last = devices[-1]
-    return pci_address(last["pci"]), "NVIDIA" in last["class"] and (
-        "VGA" in last["class"] or "3D controller" in last["class"]
-    )
+    return pci_address(devices[-1]["pci"]), IS_GPU.search(devices[-1]["class"]) is not None
 
 
 def _join(
@@ -175,8 +178,10 @@ def _join(
             if found := GHES_SEVERITY.search(before.text):
                 details["severity"] = found[1]
                 break
-    elif entry.log == "nvidia-smi" and gpu is None:
-        gpu = _smi_gpu(line)
+    elif entry.log == "nvidia-smi" and entry.id != "smi-lost":
+        gpu, index = _smi_gpu(line)
+        if index is not None:
+            details["index"] = index
     elif entry.log == "lspci" and gpu is None:
         address, is_gpu = _lspci_function(line)
         if address:
@@ -184,11 +189,7 @@ def _join(
         gpu = address if is_gpu else None
         if not is_gpu:
             role = "context"
-    elif entry.id == "lspci-width":
-        address, is_gpu = _lspci_function(line)
-        gpu = address if is_gpu else None
-        role = role if is_gpu else "context"
-    elif entry.id == "lspci-gone" and "NVIDIA" not in line.text:
+    elif entry.id == "lspci-gone" and not IS_GPU.search(line.text):
         role, gpu = "context", None
     elif entry.id == "proc-vbios-unknown":
         for text in (*lines_of_block(line, 8), *(x.raw.decode("utf-8", "replace") for x in line.before(4))):
@@ -238,7 +239,7 @@ def _gsp_history(line: Line, found: re.Match[str]) -> Iterator[Event]:
     yield line.event("gsp-rpc-history", role="context", details=details, pid=None)
 
 
-def _event(line: Line, text: str, entry: KernelEntry, found: re.Match[str], times: int) -> Iterator[Event]:
+def _event(line: Line, text: str, entry: KernelEntry, found: re.Match[str]) -> Iterator[Event]:
     if entry.id == "boot-start":
         note_boot(line)
     if entry.id in ANCHORS:
@@ -271,7 +272,7 @@ def _event(line: Line, text: str, entry: KernelEntry, found: re.Match[str], time
         details=details,
         pid=pid if isinstance(pid, int) and pid else None,
         gpu_pci=gpu,
-        repeats=times,
+        repeats=line.peeled.repeats,
     )
 
 
@@ -287,13 +288,5 @@ def kernel_log(line: Line) -> Iterator[Event]:
     if won is None:
         return
     entry, found = won
-    if entry.id == "rsyslog-repeat":
-        inner = winner(found["msg"], line.hits)
-        if inner is not None and inner[0].id != "rsyslog-repeat":
-            entry, found = inner
-        yield from _event(line, text, entry, found, repeats(text))
-        return
-    times = repeats(text)
-    if entry.id in ELSEWHERE or entry.log == "job" or is_quoted(line, found.string, found.start(), at_start=False):
-        return
-    yield from _event(line, text, entry, found, times)
+    if entry.id not in ELSEWHERE and not is_quoted(line, found.string, found.start(), at_start=False):
+        yield from _event(line, text, entry, found)

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nccl_forensics.parsers._kernel import LONGEST_MESSAGE, is_quoted, pci_address, repeats
+from nccl_forensics.parsers._kernel import LONGEST_MESSAGE, is_quoted, pci_address
 
 from nccl_forensics.catalog import load, sxids, xids
 from nccl_forensics.model import Detail, Event, Role, Severity
@@ -100,12 +100,10 @@ def _recovery(text: str) -> dict[str, Detail]:
     return {"recovery": word, **({"recovery_advice": advice} if advice else {})}
 
 
-def _xid(line: Line, text: str, found: re.Match[str]) -> Event:
+def _xid(line: Line, found: re.Match[str]) -> Event:
     number, pid = int(found["xid"]), _plain(found["pid"])
     entry = xids().get(number)
     message = (found["text"] or "").strip()
-    if repeats(text) > 1:
-        message = message.removesuffix("]").rstrip()
     pci = pci_address(found["pci"])
     caused_by = CAUSED_BY.search(message)
     details: dict[str, Detail] = {
@@ -143,11 +141,11 @@ def _xid(line: Line, text: str, found: re.Match[str]) -> Event:
         details=details,
         gpu_pci=pci,
         pid=int(pid) if pid and pid.isdigit() and int(pid) else None,
-        repeats=repeats(text),
+        repeats=line.peeled.repeats,
     )
 
 
-def _sxid(line: Line, text: str, found: re.Match[str]) -> Event:
+def _sxid(line: Line, found: re.Match[str]) -> Event:
     """The driver prints three lines an error: what, severity and registers. Only the first one speaks."""
     number, message = int(found["sxid"]), found["text"].strip()
     entry = sxids().get(number)
@@ -182,7 +180,7 @@ def _sxid(line: Line, text: str, found: re.Match[str]) -> Event:
         cause="nvlink" if details.get("class") in ("fatal", "always_fatal") else None,
         details=details,
         pid=None,
-        repeats=repeats(text),
+        repeats=line.peeled.repeats,
     )
 
 
@@ -191,6 +189,6 @@ def nvidia_xid(line: Line) -> Iterator[Event]:
     text = line.text[:LONGEST_MESSAGE]
     if found := XID.search(text):
         if not is_quoted(line, text, found.start()):
-            yield _xid(line, text, found)
+            yield _xid(line, found)
     elif (found := SXID.search(text)) and not is_quoted(line, text, found.start()):
-        yield _sxid(line, text, found)
+        yield _sxid(line, found)

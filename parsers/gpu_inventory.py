@@ -1,0 +1,404 @@
+"""Which GPUs a host has, and in what state: nvidia-smi, /proc/driver/nvidia, lspci, and the driver's own lines.
+
+Several programs say it, each in a form of its own; each statement becomes a `gpu-info` event and identify.py puts them
+together. A lost card silences nvidia-smi, so that one source is never enough. Index and minor number are renumbered at
+every boot; within a boot the PCI address tells cards apart, over boots UUID and serial.
+
+Time: the report's own (`Timestamp`), local, no zone; None where it has none. Examples (one line each):
+GPU 00000000:C1:00.0
+GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-93ce2001-2652-a4c2-f7a6-41dfcd7d1af9)
+|   0  NVIDIA A40                     On  |   00000000:4F:00.0 Off |                    0 |
+0, NVIDIA A40, GPU-93ce2001-2652-a4c2-f7a6-41dfcd7d1af9, 00000000:4F:00.0
+Bus Location: 	 0000:01:00.0
+41:00.0 VGA compatible controller [0300]: NVIDIA Corporation AD102 [GeForce RTX 4090] [10de:2684] (rev ff)
+[drm] [nvidia-drm] [GPU ID 0x00000f00] Loading driver
+NVRM: GPU at PCI:0000:c1:00: GPU-93ce2001-2652-a4c2-f7a6-41dfcd7d1af9
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from nccl_forensics.parsers._kernel import LONGEST_MESSAGE, is_quoted, lines_of_block, pci_address
+
+from nccl_forensics.model import Detail, Event, Stamp
+from nccl_forensics.plugins import parser
+from nccl_forensics.stamps import parse_date_line
+
+if TYPE_CHECKING:
+    from nccl_forensics.scan import Line
+
+BLOCK = 1 << 15
+"""Bytes of `nvidia-smi -q` that one GPU takes at most; a new driver prints about 16,000."""
+ROWS = 128
+"""Rows of a CSV table that are read behind its header: more GPUs than a host has."""
+SEPARATOR = "\n" + "_" * 44
+"""Ends a section of nvidia-bug-report.log."""
+
+NOT_THERE = frozenset({"", "n/a", "[n/a]", "[not supported]", "not supported", "none", "0x0", "unknown", "[unknown]"})
+LOST = re.compile(r"GPU is lost|Unknown Error|requires reset|ERR!", re.IGNORECASE)
+UUID = r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+
+SMI_BLOCK = re.compile(r"^GPU (?P<pci>[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9A-F])\s*$", re.IGNORECASE)
+SMI_FIELD = re.compile(r"^(?P<indent> *)(?P<name>[^:\n]{1,60}?) *(?:: (?P<value>[^\n]{0,200}))?$", re.MULTILINE)
+SMI_LIST = re.compile(
+    rf"^GPU (?P<index>\d{{1,3}}): (?P<model>[^(\n]{{1,100}}?) \(UUID: (?P<uuid>{UUID})\)", re.IGNORECASE
+)
+SMI_ROW = re.compile(
+    r"^\| +(?P<index>\d{1,3}) +(?P<model>\S[^|\n]{0,60}?) +(?:On|Off|N/A) +\| +"
+    r"(?P<pci>[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9A-F]) +(?:On|Off|N/A) +\| *(?P<ecc>[^|\s]+)",
+    re.IGNORECASE,
+)
+SMI_ROW_2 = re.compile(r"(?P<temperature>\d{1,3})C .*?(?P<draw>\d{1,4})W */ *(?P<limit>\d{1,4})W")
+PROC_FIELD = re.compile(r"^(?P<name>[A-Z][A-Za-z ]{1,20}):\s+(?P<value>\S[^\n]{0,100}?)\s*$")
+DRM = re.compile(
+    r"\[nvidia-drm\] \[GPU ID 0x(?P<id>[0-9a-f]{8})\] (?P<what>Loading driver|Unloading driver|Failed to \S+)"
+)
+DRM_MINOR = re.compile(
+    r"Initialized nvidia-drm \S+(?: \d+)? for (?P<pci>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) "
+    r"on minor (?P<minor>\d+)"
+)
+NVRM_UUID = re.compile(
+    rf"NVRM: GPU at (?P<pci>(?:PCI:)?[0-9a-f]{{4,8}}:[0-9a-f]{{2}}:[0-9a-f]{{2}}(?:\.[0-7])?): (?P<uuid>{UUID})"
+)
+NVRM_SERIAL = re.compile(
+    r"NVRM: (?:GPU Board Serial Number: (?P<board>\S{1,40})"
+    r"|GPU (?P<pci>[0-9a-f:.]{7,16}): GPU serial number is (?P<own>\S{1,40}?)\.?$"
+    r"|GPU is on Board (?P<on>\S{1,40}?)\.?$)"
+)
+LSPCI = re.compile(
+    r"^(?P<pci>(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.0) (?:VGA compatible|3D) controller(?: \[03\d\d\])?: "
+    r"NVIDIA Corporation (?P<chip>[^\n]{0,120}?)(?: \[10de:(?P<id>[0-9a-f]{4})\])?(?: \(rev (?P<rev>[0-9a-f]{2})\))?"
+    r"(?: \(prog-if[^\n]*)?$"
+)
+LNK = re.compile(r"Lnk(?P<what>Cap|Sta):.*?Speed (?P<speed>[\d.]+)GT/s[^,]*, Width x(?P<width>\d+)")
+
+CSV_NAMES: Mapping[str, str] = {
+    "index": "index",
+    "name": "model",
+    "gpu_name": "model",
+    "uuid": "uuid",
+    "gpu_uuid": "uuid",
+    "pci.bus_id": "pci",
+    "gpu_bus_id": "pci",
+    "serial": "serial",
+    "gpu_serial": "serial",
+    "temperature.gpu": "temperature_c",
+    "temperature.memory": "memory_temperature_c",
+    "power.draw": "power_draw_w",
+    "power.limit": "power_limit_w",
+    "pcie.link.gen.current": "pcie_gen",
+    "pcie.link.gen.max": "pcie_gen_max",
+    "pcie.link.width.current": "pcie_width",
+    "pcie.link.width.max": "pcie_width_max",
+    "ecc.errors.corrected.volatile.total": "ecc_volatile_corrected",
+    "ecc.errors.uncorrected.volatile.total": "ecc_volatile_uncorrected",
+    "ecc.errors.corrected.aggregate.total": "ecc_aggregate_corrected",
+    "ecc.errors.uncorrected.aggregate.total": "ecc_aggregate_uncorrected",
+    "retired_pages.pending": "retired_pending",
+    "retired_pages.double_bit.count": "retired_double_bit",
+    "remapped_rows.correctable": "remapped_corrected",
+    "remapped_rows.uncorrectable": "remapped_uncorrected",
+    "remapped_rows.pending": "remap_pending",
+    "remapped_rows.failure": "remap_failed",
+    "clocks_throttle_reasons.hw_slowdown": "hw_slowdown",
+    "clocks_event_reasons.hw_slowdown": "hw_slowdown",
+    "clocks_throttle_reasons.hw_power_brake_slowdown": "hw_power_brake",
+    "clocks_event_reasons.hw_power_brake_slowdown": "hw_power_brake",
+    "clocks_throttle_reasons.hw_thermal_slowdown": "hw_thermal",
+    "clocks_event_reasons.hw_thermal_slowdown": "hw_thermal",
+}
+"""Column of `--query-gpu` (its manual: nvidia-smi --help-query-gpu) → our name."""
+WORDS = frozenset({"model", "uuid", "pci", "serial"})
+
+SMI_NAMES: Mapping[str, str] = {
+    "Minor Number": "minor",
+    "Module ID": "module",
+    "Module Id": "module",
+    "PCI/GPU Link Info/PCIe Generation/Max": "pcie_gen_max",
+    "PCI/GPU Link Info/PCIe Generation/Current": "pcie_gen",
+    "PCI/GPU Link Info/Link Width/Max": "pcie_width_max",
+    "PCI/GPU Link Info/Link Width/Current": "pcie_width",
+    "PCI/Replays Since Reset": "pcie_replays",
+    "Remapped Rows/Correctable Error": "remapped_corrected",
+    "Remapped Rows/Uncorrectable Error": "remapped_uncorrected",
+    "Remapped Rows/Pending": "remap_pending",
+    "Remapped Rows/Remapping Failure Occurred": "remap_failed",
+    "Retired Pages/Single Bit ECC": "retired_single_bit",
+    "Retired Pages/Double Bit ECC": "retired_double_bit",
+    "Retired Pages/Pending Page Blacklist": "retired_pending",
+    "Temperature/GPU Current Temp": "temperature_c",
+    "Temperature/Memory Current Temp": "memory_temperature_c",
+    "Temperature/GPU Slowdown Temp": "slowdown_temperature_c",
+    "Temperature/GPU Shutdown Temp": "shutdown_temperature_c",
+    "GPU Reset Status/Reset Required": "reset_required",
+}
+"""Path of headings in `nvidia-smi -q` → our name."""
+CAPACITY = frozenset({"Idle", "Applications Clocks Setting", "Display Clock Setting", "Sync Boost"})
+"""Reasons for low clocks that are no trouble."""
+
+
+def _value(written: str) -> Detail:
+    """A field of nvidia-smi: number with its unit taken off, yes/no, or text; None where it says that it has none."""
+    text = written.strip().strip("[]") if written.strip().lower() in NOT_THERE else written.strip()
+    lowered = text.lower()
+    if lowered in NOT_THERE or lowered.startswith(("requested functionality", "unknown error", "gpu is lost", "err!")):
+        return None
+    if lowered in ("yes", "active"):
+        return True
+    if lowered in ("no", "not active"):
+        return False
+    if found := re.fullmatch(r"(-?\d{1,15})(\.\d{1,6})?\s?(?:C|W|x|MHz|MiB|%)?", text):
+        return float(found[1] + found[2]) if found[2] else int(found[1])
+    return text[:100]
+
+
+def _identity(name: str, written: str) -> str | None:
+    """A serial, UUID or model as text; None for the ways to say that there is none ('0' on consumer cards)."""
+    text = written.strip().strip('"')
+    if text.lower() in NOT_THERE or LOST.search(text) or "?" in text or text.strip("0") == "":
+        return None
+    if name == "uuid" and not re.fullmatch(UUID, text, re.IGNORECASE):
+        return None
+    return text.lower().replace("gpu-", "GPU-") if name == "uuid" else text[:100]
+
+
+def _emit(line: Line, pci: str | None, details: Mapping[str, Detail], stamp: Stamp | None = None) -> Event:
+    known: dict[str, Detail] = {key: value for key, value in details.items() if value is not None}
+    return line.event(
+        "gpu-info", role="context", details=known, gpu_pci=pci, pid=None, stamp=line.stamp if stamp is None else stamp
+    )
+
+
+# --- nvidia-smi -----------------------------------------------------------------------------------------------------
+
+
+def _smi_sections(block: str) -> Iterator[tuple[str, str]]:
+    """('ECC Errors/Volatile/DRAM Uncorrectable', '2') for each field below a `GPU …` line."""
+    path: list[tuple[int, str]] = []
+    for found in SMI_FIELD.finditer(block):
+        indent, name = len(found["indent"]), found["name"].strip()
+        if not name or indent == 0:
+            continue
+        while path and path[-1][0] >= indent:
+            path.pop()
+        if found["value"] is None:
+            path.append((indent, name))
+        else:
+            yield "/".join([*(x for _, x in path), name]), found["value"].strip()
+            path.append((indent, name))  # 'HW Slowdown : Active' has fields below it
+
+
+def _smi_query(line: Line, pci: str | None) -> Event:
+    start = line.end
+    block = bytes(line.window.buffer[start : min(start + BLOCK, line.window.end)]).decode("utf-8", "replace")
+    block = block.replace("\r\n", "\n").partition("\nGPU ")[0].partition(SEPARATOR)[0]
+    details: dict[str, Detail] = {"pci": pci}
+    slow: list[str] = []
+    pids: list[int] = []
+    lost = 0
+    for path, written in _smi_sections(block):
+        lost += LOST.search(written) is not None
+        name, last = SMI_NAMES.get(path), path.rpartition("/")[2]
+        if name:
+            value = _value(written)
+            details[name] = value
+        elif path in ("Product Name", "Serial Number", "GPU UUID"):
+            name = {"Product Name": "model", "Serial Number": "serial", "GPU UUID": "uuid"}[path]
+            details[name] = _identity(name, written)
+        elif path.startswith(("ECC Errors/Volatile/", "ECC Errors/Aggregate/")):
+            count = _value(written)
+            if isinstance(count, bool) or not isinstance(count, int):
+                continue
+            parts = path.split("/")
+            if "Single Bit" in parts or "Double Bit" in parts:  # before R450: the total stands beside its parts
+                if last != "Total":
+                    continue
+                corrected = "Single Bit" in parts
+            elif "Correctable" in last or "Uncorrectable" in last:
+                corrected = "Uncorrectable" not in last
+            else:
+                continue
+            key = f"ecc_{parts[1].lower()}_{'corrected' if corrected else 'uncorrected'}"
+            so_far = details.get(key)
+            details[key] = count + (so_far if isinstance(so_far, int) else 0)
+        elif path.startswith(("Clocks Event Reasons/", "Clocks Throttle Reasons/")):
+            if _value(written) is True and last not in CAPACITY:
+                slow.append(last)
+        elif last in ("Power Draw", "Average Power Draw", "Instantaneous Power Draw") and "power_draw_w" not in details:
+            details["power_draw_w"] = _value(written)
+        elif last in ("Power Limit", "Current Power Limit") and "power_limit_w" not in details:
+            details["power_limit_w"] = _value(written)
+        elif path == "GPU Recovery Action":
+            details["recovery"] = _identity("recovery", written)
+        elif path.startswith("Fabric/") and last in ("State", "Status"):
+            details[f"fabric_{last.lower()}"] = _identity("fabric", written)
+        elif last == "Process ID" and written.isdigit() and len(pids) < 64:
+            pids.append(int(written))
+    if slow:
+        details["throttle"] = tuple(slow[:8])
+    if pids:
+        details["pids"] = tuple(pids)
+    if lost > 3:  # one odd field is no lost card; our judgement
+        details["lost"] = True
+    return _emit(line, pci, details, line.window.state.get("smi.when"))
+
+
+def _smi_table(line: Line, found: re.Match[str]) -> Event:
+    details: dict[str, Detail] = {"pci": pci_address(found["pci"]), "index": int(found["index"])}
+    if not found["model"].endswith("..."):  # older tables cut the name
+        details["model"] = _identity("model", found["model"])
+    if found["ecc"].isdigit():
+        details["ecc_volatile_uncorrected"] = int(found["ecc"])
+    second = next(lines_of_block(line, 1), "")
+    if "ERR!" in second or "ERR!" in line.text:
+        details["lost"] = True
+    elif state := SMI_ROW_2.search(second):
+        details["temperature_c"] = int(state["temperature"])
+        details["power_draw_w"] = int(state["draw"])
+        details["power_limit_w"] = int(state["limit"])
+    return _emit(line, pci_address(found["pci"]), details)
+
+
+def _smi_csv(line: Line, text: str) -> Iterator[Event]:
+    """The rows under a header of `nvidia-smi --query-gpu=… --format=csv`."""
+    names = [re.sub(r"\s*\[[^\]]*\]$", "", x.strip()).lower() for x in text.split(",")]
+    columns = [CSV_NAMES.get(x) for x in names]
+    if len(names) < 2 or not {"pci", "uuid"} & set(columns) or "pid" in names:
+        return
+    for row in lines_of_block(line, ROWS):
+        fields = next(csv.reader([row[:LONGEST_MESSAGE]], skipinitialspace=True), [])
+        if len(fields) != len(names):
+            return
+        details: dict[str, Detail] = {}
+        for name, written in zip(columns, fields, strict=True):
+            if name == "pci":
+                details[name] = pci_address(written)
+            elif name in WORDS:
+                details[name] = _identity(str(name), written)
+            elif name:
+                details[name] = _value(written)
+        if LOST.search(row):
+            details["lost"] = True
+        pci = details.get("pci")
+        if not pci and not details.get("uuid"):
+            return
+        yield _emit(line, pci if isinstance(pci, str) else None, details)
+
+
+@parser(
+    title="nvidia-smi: list, table, query",
+    literals=(
+        *("GPU 0000", "(UUID: GPU-", ".0 Off |", ".0  On |", ".0 N/A |", "Timestamp             "),
+        *("pci.bus_id", "gpu_bus_id", "uuid,", ", uuid"),
+    ),
+)
+def nvidia_smi(line: Line) -> Iterator[Event]:
+    text = line.text[:LONGEST_MESSAGE]
+    if text.startswith("Timestamp "):
+        line.window.state["smi.when"] = parse_date_line(text.partition(": ")[2])
+    elif found := SMI_BLOCK.match(text):
+        yield _smi_query(line, pci_address(found["pci"]))
+    elif found := SMI_LIST.match(text):
+        details: dict[str, Detail] = {"index": int(found["index"]), "model": found["model"]}
+        yield _emit(line, None, {**details, "uuid": _identity("uuid", found["uuid"])})
+    elif found := SMI_ROW.match(text):
+        yield _smi_table(line, found)
+    elif "," in text and not line.hits.isdisjoint((b"pci.bus_id", b"gpu_bus_id", b"uuid,", b", uuid")):
+        yield from _smi_csv(line, text)
+
+
+# --- /proc, lspci ---------------------------------------------------------------------------------------------------
+
+
+@parser(title="/proc/driver/nvidia/gpus/*/information", literals=["Bus Location:"])
+def proc_information(line: Line) -> Iterator[Event]:
+    """The driver's file of one card; a lost card keeps its UUID and loses its BIOS version (??.??…)."""
+    found = PROC_FIELD.match(line.text)
+    pci = pci_address(found["value"]) if found else None
+    if found is None or found["name"] != "Bus Location" or pci is None:
+        return
+    details: dict[str, Detail] = {"pci": pci}
+    before = [x.raw.decode("utf-8", "replace") for x in line.before(8)]
+    for around in (before, list(lines_of_block(line, 4))):
+        for text in around:
+            field = PROC_FIELD.match(text)
+            if field is None or field["name"] == "Bus Location":
+                break
+            if field["name"] == "Model":
+                details["model"] = _identity("model", field["value"])
+            elif field["name"] == "GPU UUID":
+                details["uuid"] = _identity("uuid", field["value"])
+            elif field["name"] == "Device Minor" and field["value"].isdigit():
+                details["minor"] = int(field["value"])
+            elif field["name"] == "Video BIOS" and "?" in field["value"]:
+                details["lost"] = True
+            elif field["name"] == "GPU Excluded" and field["value"] == "Yes":
+                details["excluded"] = True
+    yield _emit(line, pci, details)
+
+
+@parser(title="lspci: NVIDIA GPUs", literals=["controller: NVIDIA Corporation", "]: NVIDIA Corporation"])
+def lspci_gpu(line: Line) -> Iterator[Event]:
+    """A card and, with -vv, its link. Cards idle at a low speed: only a narrow width means something."""
+    found = LSPCI.match(line.text[:LONGEST_MESSAGE])
+    if found is None:
+        return
+    pci = pci_address(found["pci"])
+    marketed = re.search(r"\[([^\]]{1,60})\]", found["chip"])
+    details: dict[str, Detail] = {"pci": pci, "model": marketed[1] if marketed else None}
+    if found["rev"] == "ff":
+        details["lost"] = True
+    for text in lines_of_block(line, 60):
+        if text[:1] not in ("\t", " "):
+            break
+        if "Unknown header type 7f" in text:
+            details["lost"] = True
+        elif link := LNK.search(text):
+            details["pcie_width_max" if link["what"] == "Cap" else "pcie_width"] = int(link["width"])
+    yield _emit(line, pci, details)
+
+
+# --- the driver's own lines -----------------------------------------------------------------------------------------
+
+
+def _address_of_id(gpu_id: str) -> str:
+    """The address in nvidia-drm's GPU ID: domain << 16 | bus << 8 | device << 3, as nvidia-drm builds it."""
+    number = int(gpu_id, 16)
+    return f"{number >> 16:04x}:{number >> 8 & 0xFF:02x}:{(number & 0xFF) >> 3:02x}.0"
+
+
+@parser(
+    title="NVIDIA driver: which GPU is which",
+    literals=(
+        *("GPU at PCI:", "GPU at 0", "GPU Board Serial Number", "GPU serial number is", "GPU is on Board"),
+        *("[GPU ID 0x", "Initialized nvidia-drm"),
+    ),
+)
+def driver_names_gpu(line: Line) -> Iterator[Event]:
+    text = line.text[:LONGEST_MESSAGE]
+    if found := NVRM_UUID.search(text):
+        if not is_quoted(line, text, found.start()):
+            pci = pci_address(found["pci"])
+            yield _emit(line, pci, {"pci": pci, "uuid": _identity("uuid", found["uuid"])})
+    elif found := NVRM_SERIAL.search(text):
+        serial = _identity("serial", found["board"] or found["own"] or found["on"])
+        details: dict[str, Detail] = {"serial": serial}
+        pci = pci_address(found["pci"])
+        for before in () if pci else line.before(2):  # the address stands in the line before
+            if named := NVRM_UUID.search(before.text):
+                pci = pci_address(named["pci"])
+                details["uuid"] = _identity("uuid", named["uuid"])
+                break
+        if serial and pci and not is_quoted(line, text, found.start()):
+            yield _emit(line, pci, {"pci": pci, **details})
+    elif found := DRM.search(text):
+        pci = _address_of_id(found["id"])
+        loading = found["what"] == "Loading driver"
+        yield _emit(line, pci, {"pci": pci, "registered": True if loading else None})
+    elif found := DRM_MINOR.search(text):
+        pci = pci_address(found["pci"])
+        yield _emit(line, pci, {"pci": pci, "drm_minor": int(found["minor"])})

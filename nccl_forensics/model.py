@@ -127,7 +127,11 @@ class Event:
     """Which start of the job by its launcher, from 0, where that is known."""
     # set by align:
     time_ns: int | None = None
-    """On the reference clock (UTC)."""
+    """On the reference clock (UTC). In 1972 where nothing in the pile tells the year: then only differences count."""
+    boot: int | None = None
+    """Which boot of its host, counted back from the last one in its file: 0, -1, -2 …; None where no boot shows."""
+    clock: str | None = None
+    """ClockRow.clock that its time was read on."""
     uncertainty_ns: int | None = None
     """Half-width of the error bar of `time_ns`."""
     time_basis: TimeBasis = "none"

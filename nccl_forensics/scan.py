@@ -43,9 +43,9 @@ class Window:
 
     __slots__ = ("buffer", "end", "path", "state")
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, size: int = NEIGHBOURS + REGION + NEIGHBOURS) -> None:
         self.path = path
-        self.buffer = bytearray(NEIGHBOURS + REGION + NEIGHBOURS)
+        self.buffer = bytearray(size)
         self.end = 0
         self.state: dict[str, Any] = {}
         """For prefixes.py: what it learned about this file's lines (their shape), from one line to the next."""
@@ -72,6 +72,14 @@ class Line:
         self.hits = hits
         """The literals that were found in it."""
         self.raw = bytes(window.buffer[start:end])
+
+    def detached(self) -> Line:
+        """A copy that stays good after the scan has gone on; it has no neighbours."""
+        window = Window(self.path, len(self.raw))
+        window.buffer[:] = self.raw
+        window.end = len(self.raw)
+        window.state = self.window.state
+        return Line(window, self.number, 0, window.end, self.hits)
 
     @cached_property
     def peeled(self) -> Peeled:

@@ -1,0 +1,227 @@
+"""Words for people: the summary sentence, what to do first, what to collect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from nccl_forensics import catalog, words
+from nccl_forensics.model import Action, GroupState, Hypothesis, Verdict
+from nccl_forensics.rules import Case, text
+
+MOST_ACTIONS = 5
+MOST_MISSING = 6
+
+
+def title(cause: str) -> str:
+    """The catalogue's title of a cause."""
+    return str(catalog.load("causes")[cause]["title"])
+
+
+def who(verdict: Verdict) -> str:
+    """'rank 6, GPU 0000:c1:00.0 in ws-04', 'host node-48', ''."""
+    parts = []
+    if verdict.ranks:
+        parts.append(words.ranks(verdict.ranks))
+    if verdict.gpus and len(verdict.gpus) <= 8 and verdict.cause in GPU_CAUSES:
+        addresses = [g.pci for g in verdict.gpus if g.pci]
+        if addresses:
+            parts.append(("GPU " if len(addresses) == 1 else "GPUs ") + words.listing(addresses))
+    text_ = ", ".join(parts)
+    if verdict.hosts:
+        hosts = words.listing(verdict.hosts) if len(verdict.hosts) <= 4 else words.count(len(verdict.hosts), "host")
+        text_ = f"{text_} on {hosts}" if text_ else f"host {hosts}"
+    return text_
+
+
+GPU_CAUSES = frozenset(
+    {"gpu_off_bus", "psu_rail_loss", "pcie_link", "gpu_thermal", "gpu_memory", "gpu_ecc_leak", "nvlink", "gpu_firmware"}
+    | {"gpu_stall", "gpu_other", "gpu_app_fault"}
+)
+
+
+def collective(group: GroupState | None) -> str | None:
+    """'all_reduce number 842 of group tp (64 ranks)'."""
+    if group is None or group.op is None:
+        return None
+    said = group.op + (f" number {group.seq}" if group.seq is not None else "")
+    name = group.description or group.name
+    if name and name not in ("0", "default_pg", "undefined"):
+        said += f" of group {name}"
+    return said
+
+
+def summary(verdict: Verdict, top: Hypothesis | None, case: Case) -> str:
+    """One or two plain sentences: who, what, when, and what the others saw."""
+    stuck = collective(case.collectives.groups[0]) if case.collectives.groups else None
+    waiting = ""
+    reporters = verdict.reporting_ranks
+    if reporters and len(verdict.ranks) < 2 and verdict.status != "undetermined":
+        victims = [r for r in reporters if r not in verdict.ranks]
+        if victims:
+            them = words.ranks(victims)
+            waiting = f" {them.capitalize()} only reported it" + (f" while waiting in {stuck}." if stuck else ".")
+    if verdict.status == "undetermined" or top is None:
+        what = f" The job stopped in {stuck}." if stuck else ""
+        who_waits = f" {words.ranks(reporters).capitalize()} reported it; reporting is not guilt." if reporters else ""
+        open_ = verdict.cannot_exclude
+        rest = (
+            f" {words.ranks(open_).capitalize()} cannot be excluded: nothing of them is in the files." if open_ else ""
+        )
+        return f"These files do not say what caused it.{what}{who_waits}{rest} Collect what is listed below."
+    sure = "" if verdict.status == "identified" else "Probably: "
+    subject = who(verdict)
+    when = words.moment(_onset(top)) if _onset(top) is not None else None
+    head = f"{sure}{title(verdict.cause)}"
+    if subject:
+        head += f" ({subject})"
+    if when:
+        head += f" at {when}"
+    head += "."
+    if stuck and not waiting and not verdict.ranks:
+        waiting = f" The job stopped in {stuck}."
+    lead = max(top.findings, key=lambda f: f.weight) if top.findings else None
+    why = f" {lead.says[0].upper()}{lead.says[1:]}." if lead is not None else ""
+    return f"{head}{why}{waiting}".replace("..", ".")
+
+
+def _onset(top: Hypothesis) -> int | None:
+    return min((f.onset_ns for f in top.findings if f.onset_ns is not None and f.cause == top.cause), default=None)
+
+
+def actions(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[Action, ...]:
+    """What to do, first thing first, from catalog/actions.toml; never empty."""
+    if top is None or verdict.status == "undetermined":
+        return tuple(
+            Action(do=f"Collect: {m}", because="It would tell the likeliest explanations apart.")
+            for m in missing(verdict, top, case)[:3]
+        ) or (
+            Action(
+                do="Keep all files of this run and run it again with the settings below.",
+                because="The evidence is gone.",
+            ),
+        )
+    entries = [a for a in catalog.load("actions")["action"] if a["cause"] == verdict.cause]
+    exact = [a for a in entries if a.get("detail") and a["detail"] == top.detail]
+    chosen = exact + [a for a in entries if not a.get("detail")]
+    gpu = next((g for g in verdict.gpus if g.pci), None)
+    names = {
+        "host": words.listing(verdict.hosts) or "the host",
+        "gpu": gpu.pci if gpu and gpu.pci else "ADDRESS",
+        "at_gpu": f" (GPU {words.listing(g.pci for g in verdict.gpus if g.pci)})" if gpu else "",
+        "index": str(gpu.index) if gpu and gpu.index is not None else "INDEX",
+        "rank": words.ranks(verdict.ranks).removeprefix("rank ").removeprefix("ranks ") if verdict.ranks else "N",
+        "who": words.ranks(verdict.ranks) if verdict.ranks else "the missing rank",
+    }
+    return tuple(
+        Action(
+            do=_fill(a["do"], names),
+            because=_fill(a["because"], names),
+            command=_fill(a["command"], names) if a.get("command") else None,
+        )
+        for a in chosen[:MOST_ACTIONS]
+    )
+
+
+def _fill(template: str, names: Mapping[str, str]) -> str:
+    for key, value in names.items():
+        template = template.replace("{" + key + "}", value)
+    return template
+
+
+def torch_version(case: Case) -> tuple[int, int] | None:
+    """(major, minor) of PyTorch as a log states it."""
+    for event in case.of("torch-version"):
+        found = (text(event, "version") or "").split(".")
+        if len(found) >= 2 and found[0].isdigit() and found[1].isdigit():
+            return int(found[0]), int(found[1])
+    return None
+
+
+def recorder_setting(case: Case) -> str:
+    """How to switch the Flight Recorder on: TORCH_FR_* since 2.8, TORCH_NCCL_* before (fr-format.md, switches)."""
+    version = torch_version(case)
+    old = "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/shared/fr/nccl_trace_rank_"
+    new = (
+        "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_DUMP_TEMP_FILE=/shared/fr/comm_lib_trace_rank_"
+    )
+    if version is None:
+        return f"PyTorch 2.8 and newer: `{new}`; older: `{old}`"
+    return f"`{new if version >= (2, 8) else old}`"
+
+
+def missing(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[str, ...]:
+    """What would settle it: what is not in the pile, each with how to collect it."""
+    found: list[str] = []
+    kinds = {e.kind for e in case.events}
+    dumps = bool(case.collectives.counters)
+    kernel = any(e.kind in ("xid", "boot-start", "driver-version") for e in case.events) or any(
+        r.format in ("kernel", "journal", "nvidia-bug-report") for r in case.rows
+    )
+    named = verdict.ranks or verdict.cannot_exclude
+    if (
+        case.job
+        and not dumps
+        and verdict.cause not in ("cuda_oom", "storage_write_failed", "preempted", "host_oom_kill", "shm_full")
+    ):
+        found.append(
+            f"Flight Recorder dumps of all ranks (they show who never came). Switch them on for the next run: {recorder_setting(case)}"
+        )
+    if dumps and verdict.cannot_exclude:
+        found.append(
+            f"the Flight Recorder dumps of {words.ranks(verdict.cannot_exclude)}; without them these ranks can be neither blamed nor cleared"
+        )
+    if case.job and not kernel:
+        host = words.listing(verdict.hosts) if verdict.hosts else "every host of the job"
+        found.append(
+            f"the kernel log of {host}: `sudo journalctl -k -b -o short-iso-precise > kernel-$(hostname).log`, or `sudo nvidia-bug-report.sh`"
+        )
+    if verdict.gpus and not verdict.ranks and case.job:
+        found.append(
+            "which rank ran on that GPU: `nvidia-smi -L` of that host with the job's CUDA_VISIBLE_DEVICES, NCCL's INFO lines (`NCCL_DEBUG=INFO`), or `--hosts FILE`"
+        )
+    if (
+        case.job
+        and verdict.ranks
+        and verdict.cause in ("rank_not_arrived", "process_missing", "rank_slow", "rank_busy")
+    ):
+        found.append(
+            f"a stack of {words.ranks(verdict.ranks)} while it hangs: `py-spy dump --native --pid PID`, and its own complete log"
+        )
+    if not case.job and verdict.status != "undetermined":
+        found.append("the log of the training job (all ranks), to say which rank this stopped and when")
+    if verdict.cause in ("process_signal", "host_oom_kill") and not any(k.startswith("oom-") for k in kinds):
+        found.append("proof of the OOM killer, if it was that: `sudo dmesg -T | grep -i 'killed process'` on that host")
+    if verdict.cause == "node_lost":
+        found.append(
+            "the BMC's event log and the end of the previous boot: `ipmitool sel elist`, `journalctl -b -1 -n 500`, /sys/fs/pstore"
+        )
+    if verdict.cause in ("psu_rail_loss",) and not any(r.format == "nvidia-bug-report" for r in case.rows):
+        found.append("which cards hang on which supply and switch: `lspci -tv`, and a photo of the cabling")
+    assumed = [c for c in case.aligned.clocks if c.basis == "assumed"]
+    if assumed and case.job and len({c.clock for c in case.aligned.clocks}) > 1:
+        found.append(
+            "the time zone of the logs that do not write one (`timedatectl` on each host), or give --timezone: only then can events of different files be ordered"
+        )
+    if any("year" in (c.note or "") for c in case.aligned.clocks):
+        found.append("the year: give --year, or a file that writes it")
+    if named and not case.known.ranks and case.job:
+        found.append("who ran where: `--hosts FILE` with a line for each rank (rank host local-rank GPU)")
+    return tuple(dict.fromkeys(found))[:MOST_MISSING]
+
+
+def settings(case: Case) -> Iterable[dict[str, object]]:
+    """Settings that hid evidence or are out of date, as contributing findings."""
+    seen: set[str] = set()
+    for event in case.of("setting"):
+        name, value = text(event, "name") or "", str(event.details.get("value") or "")
+        says = None
+        if name == "flight_recorder" and value == "off":
+            says = "The Flight Recorder was off, so nobody can see which rank did not come."
+        elif name == "NCCL_ASYNC_ERROR_HANDLING":
+            says = "NCCL_ASYNC_ERROR_HANDLING is the old name; since PyTorch 2.2 it is TORCH_NCCL_ASYNC_ERROR_HANDLING."
+        elif name == "TORCH_NCCL_ASYNC_ERROR_HANDLING" and value == "0":
+            says = "TORCH_NCCL_ASYNC_ERROR_HANDLING=0: the watchdog does not end a hung job."
+        if says and name not in seen:
+            seen.add(name)
+            yield {"cause": "undetermined", "says": says, "source": event.evidence.source, "line": event.evidence.line}

@@ -1,0 +1,297 @@
+"""Options in, exit status out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from nccl_forensics import __version__
+from nccl_forensics.model import InputError
+
+if TYPE_CHECKING:
+    from datetime import tzinfo
+
+NOTHING_TO_READ, WRONG_USAGE = 3, 2
+STATUS = {"identified": 10, "suspected": 11, "undetermined": 12}
+"""Exit status with --exit-code (DESIGN.md §3)."""
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    click.echo(f"nccl-forensics: {message}", err=True)
+    sys.exit(status)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="nccl-forensics")
+def main() -> None:
+    """Find out which rank, host or GPU made a distributed training job time out.
+
+    Give it whatever the customer sent: folders, archives, kernel logs, nvidia-bug-report files, job logs of any number
+    of ranks, Flight Recorder dumps. It runs offline, needs no GPU, changes nothing, and writes one HTML page for the
+    ticket. The first thing to try:
+
+        nccl-forensics demo
+    """
+
+
+def _common(function: Any) -> Any:
+    options = [
+        click.option(
+            "--timezone", metavar="ZONE", help="Zone of stamps that write none, e.g. Europe/Copenhagen or +02:00."
+        ),
+        click.option(
+            "--year", type=click.IntRange(1990, 2100), help="Year of the newest line in logs that write no year."
+        ),
+        click.option(
+            "--hosts",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="Who ran where, if no log tells: lines of `rank host [local-rank] [GPU index or PCI address]`.",
+        ),
+        click.option("--quiet", is_flag=True, help="Print nothing but what was asked for."),
+        click.option("--no-progress", is_flag=True, help="No progress line on the terminal."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _zone(timezone: str | None) -> tzinfo | None:
+    if timezone is None:
+        return None
+    from nccl_forensics.clocks import parse_zone
+
+    try:
+        return parse_zone(timezone)
+    except InputError as err:
+        click.echo(f"nccl-forensics: {err} Going on without it: stamps without a zone are read as UTC.", err=True)
+        return None
+
+
+def _progress(quiet: bool, off: bool) -> Any:
+    if quiet or off or not sys.stderr.isatty():
+        return None
+    count = [0, 0]
+
+    def show(path: str, size: int) -> None:
+        count[0] += 1
+        count[1] += size
+        click.echo(f"\r\x1b[K{count[0]:,} files, {count[1] / 1e6:,.0f} MB  {path[-60:]}", nl=False, err=True)
+
+    return show
+
+
+def _end_progress(show: Any) -> None:
+    if show is not None:
+        click.echo("\r\x1b[K", nl=False, err=True)
+
+
+def _analysis(paths: tuple[str, ...], timezone: str | None, year: int | None, hosts: Path | None, show: Any) -> Any:
+    from nccl_forensics import pipeline
+
+    try:
+        return pipeline.analyze(
+            paths,
+            stdin=sys.stdin.buffer if "-" in paths else None,
+            zone=_zone(timezone),
+            year=year,
+            hosts=hosts,
+            progress=show,
+        )
+    except InputError as err:
+        _end_progress(show)
+        _fail(str(err), WRONG_USAGE if hosts is not None and str(hosts) in str(err) else NOTHING_TO_READ)
+    finally:
+        _end_progress(show)
+
+
+@main.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="The HTML report [default: NAME.report.html here]."
+)
+@click.option(
+    "--json", "json_", metavar="FILE|-", help="The whole analysis as JSON ('-': on stdout, instead of the summary)."
+)
+@click.option("--markdown", metavar="FILE|-", help="The ticket summary as Markdown.")
+@click.option(
+    "--events", metavar="FILE", type=click.Path(path_type=Path), help="The merged timeline as .csv, .jsonl or .parquet."
+)
+@click.option(
+    "--exit-code", is_flag=True, help="Exit with 10 identified, 11 suspected, 12 undetermined, 0 no incident."
+)
+@_common
+def analyze(
+    paths: tuple[str, ...],
+    output: Path | None,
+    json_: str | None,
+    markdown: str | None,
+    events: Path | None,
+    exit_code: bool,
+    timezone: str | None,
+    year: int | None,
+    hosts: Path | None,
+    quiet: bool,
+    no_progress: bool,
+) -> None:
+    """Read a pile of logs and name the culprit.
+
+    PATH is a folder, a file, an archive (tar, zip, gz, xz, zst, in one another), or - for stdin. The ticket summary
+    (at most 12 lines) goes to stdout, the report to NAME.report.html in this folder.
+
+    \b
+    nccl-forensics analyze customer-bundle.tar.gz
+    nccl-forensics analyze logs/ nvidia-bug-report.log.gz --timezone Europe/Berlin --json out.json
+
+    Exit status: 0 the analysis is written (also when nothing failed or nothing could be told), 1 a fault of ours,
+    2 wrong usage, 3 no readable input.
+    """
+    _run(paths, output, json_, markdown, events, exit_code, timezone, year, hosts, quiet, no_progress)
+
+
+def _run(
+    paths: tuple[str, ...],
+    output: Path | None,
+    json_: str | None,
+    markdown: str | None,
+    events: Path | None,
+    exit_code: bool,
+    timezone: str | None,
+    year: int | None,
+    hosts: Path | None,
+    quiet: bool,
+    no_progress: bool,
+) -> None:
+    import json
+
+    from nccl_forensics import document, export, report
+
+    show = _progress(quiet, no_progress)
+    analysis = _analysis(paths, timezone, year, hosts, show)
+    if not any(r.status in ("read", "partial") for r in analysis.rows):
+        for row in analysis.rows[:20]:
+            click.echo(f"  {row.path}: {row.status}: {row.reason}", err=True)
+        _fail(
+            "none of these files could be read as a log, dump or report. `nccl-forensics inspect` says what each one is.",
+            3,
+        )
+    command = "nccl-forensics analyze " + " ".join(paths)
+    doc = document.build(analysis, command=command, timezone=timezone)
+    target = output if output is not None else Path(f"{_name(paths)}.report.html")
+    try:
+        export.write(target, report.html(doc))
+        text = json.dumps(doc, ensure_ascii=False, indent=1) + "\n"
+        if json_ == "-":
+            click.echo(text, nl=False)
+        elif json_ is not None:
+            export.write(Path(json_), text)
+        if markdown == "-":
+            click.echo(report.markdown(doc))
+        elif markdown is not None:
+            export.write(Path(markdown), report.markdown(doc) + "\n")
+        if events is not None:
+            export.events(events, (document.event(e) for e in analysis.events))
+    except InputError as err:
+        _fail(str(err), WRONG_USAGE)
+    if not quiet and json_ != "-" and markdown != "-":
+        click.echo(report.ticket(doc))
+    if not quiet:
+        click.echo(f"Report: {target}", err=True)
+    if exit_code and analysis.incidents:
+        best = max(analysis.incidents, key=lambda i: i.verdict.confidence)
+        sys.exit(STATUS[best.verdict.status])
+
+
+def _name(paths: tuple[str, ...]) -> str:
+    first = paths[0]
+    if first == "-":
+        return "stdin"
+    name = Path(first).resolve().name
+    for ending in (".gz", ".xz", ".zst", ".bz2", ".tar", ".tgz", ".zip", ".log", ".txt"):
+        name = name.removesuffix(ending)
+    return name or "analysis"
+
+
+@main.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--json", "json_", metavar="FILE|-", help="The list as JSON.")
+@_common
+def inspect(
+    paths: tuple[str, ...],
+    json_: str | None,
+    timezone: str | None,
+    year: int | None,
+    hosts: Path | None,
+    quiet: bool,
+    no_progress: bool,
+) -> None:
+    """Say what is in a pile: each file, what it is, whose, from when to when, and what is missing.
+
+    Use it before `analyze` when you want to know whether the customer sent enough.
+    """
+    import json
+
+    from nccl_forensics import document, export, inventory
+
+    show = _progress(quiet, no_progress)
+    analysis = _analysis(paths, timezone, year, hosts, show)
+    doc = document.build(analysis)
+    if json_ is not None:
+        kept = {k: doc[k] for k in ("schema", "tool", "inputs", "hosts", "clocks", "problems")}
+        text = json.dumps(kept, ensure_ascii=False, indent=1) + "\n"
+        if json_ == "-":
+            click.echo(text, nl=False)
+            return
+        try:
+            export.write(Path(json_), text)
+        except InputError as err:
+            _fail(str(err), WRONG_USAGE)
+    if not quiet:
+        click.echo(inventory.text(doc))
+    if not doc["inputs"]:
+        _fail("there is nothing in there.", NOTHING_TO_READ)
+
+
+@main.command()
+@click.argument("number", type=int)
+@click.option("--json", "as_json", is_flag=True, help="The catalogue's entry as JSON.")
+def xid(number: int, as_json: bool) -> None:
+    """Explain an Xid number: what it means, what causes it, what to do."""
+    import json
+
+    from nccl_forensics import catalog, inventory
+
+    entry = next((e for e in catalog.load("xid")["xid"] if e["number"] == number), None)
+    if entry is None:
+        _fail(f"Xid {number} is not in the catalogue ({catalog.load('xid')['meta']['made']}).", WRONG_USAGE)
+    click.echo(json.dumps(entry, ensure_ascii=False, indent=1) if as_json else inventory.xid(entry))
+
+
+@main.command()
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="The HTML report [default: riser-xid79.report.html here]."
+)
+@click.option("--list", "list_", is_flag=True, help="List the bundled incidents.")
+@click.argument("name", required=False, default="riser-xid79")
+def demo(output: Path | None, list_: bool, name: str) -> None:
+    """Analyze a bundled incident: an eight-card workstation whose GPU fell off the bus."""
+    from importlib.resources import as_file, files
+
+    folder = files("nccl_forensics.samples")
+    names = sorted(p.name for p in folder.iterdir() if p.joinpath("expected.json").is_file())
+    if list_:
+        for one in names:
+            story = folder.joinpath(one).joinpath("README.txt")
+            first = story.read_text(encoding="utf-8").splitlines()[0] if story.is_file() else ""
+            click.echo(f"{one:24}{first}")
+        return
+    if name not in names:
+        _fail(f"there is no sample {name!r}; there are {', '.join(names)}.", WRONG_USAGE)
+    with as_file(folder.joinpath(name)) as path:
+        from nccl_forensics.samples import bundle
+
+        inputs, options = bundle(path)
+        target = output if output is not None else Path(f"{name}.report.html")
+        _run(inputs, target, None, None, None, False, options.get("timezone"), options.get("year"), None, False, False)

@@ -1,0 +1,395 @@
+"""Puts every event on one reference clock (UTC), each with an error bar, and says how each clock was read.
+
+What is known of a clock is used in this order: what the line itself writes (zone, year), what the user declares
+(`--timezone`, `--year`), what the same file or host shows (kernel lines that print UTC, the same event in two logs,
+dates with a year), and last the assumption that a clock without a zone is UTC, which is said in the clock's row.
+The year is never assumed: where nothing tells it, times stay in 1972 inside and are null outside.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone, tzinfo
+from statistics import median
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from nccl_forensics.identify import same_host, short
+from nccl_forensics.model import ClockRow, Event, InputError, InputRow, Stamp
+from nccl_forensics.words import is_dated
+
+SECOND = 1_000_000_000
+DAY = 86_400 * SECOND
+QUARTER = 900 * SECOND
+"""All zones in use lie on whole quarters of an hour."""
+NO_YEAR = 1972
+"""Where Stamp puts a date without a year: a leap year, so that 29 February exists."""
+DRIFT_PPM = 20
+"""printk's clock against NTP time: 11.3 s after ten days were measured on a real server (kernel-log-formats.md §0.2),
+which is 13 ppm; half as much again for worse ones."""
+DRIFT_S = 15.0
+"""For `dmesg -T` stamps whose uptime isn't known: the measured 11.3 s and some."""
+NEAR_DAYS = 4
+"""A date without a year takes the year of a full date this near to it: a bundle is collected within days."""
+
+
+def parse_zone(text: str) -> tzinfo:
+    """'Europe/Copenhagen', 'UTC', '+02:00', '-0800' → tzinfo. Raises InputError for anything else."""
+    if found := re.fullmatch(r"(?:UTC|GMT)?([+-])(\d{1,2}):?(\d{2})?", text.strip()):
+        minutes = int(found[2]) * 60 + int(found[3] or 0)
+        if minutes <= 15 * 60:
+            return timezone(timedelta(minutes=-minutes if found[1] == "-" else minutes))
+    if text.strip().upper() in ("UTC", "GMT", "Z"):
+        return timezone.utc
+    try:
+        return ZoneInfo(text.strip())
+    except (ZoneInfoNotFoundError, ValueError, OSError) as err:
+        raise InputError(
+            f"--timezone {text!r} is not known here. Use an offset such as +02:00, or a name such as Europe/Copenhagen."
+        ) from err
+
+
+@dataclass(frozen=True, slots=True)
+class Aligned:
+    events: tuple[Event, ...]
+    """By reference time; those with none stand where their neighbours in the file put them."""
+    clocks: tuple[ClockRow, ...]
+    assumed: frozenset[str]
+    """Clocks whose zone is only assumed: they can't be ordered against other clocks."""
+
+    def before(self, a: Event, b: Event) -> bool | None:
+        """Did `a` happen before `b`? None when the error bars, or a clock that is only assumed, leave it open."""
+        if a.time_ns is None or b.time_ns is None:
+            if a.evidence.source == b.evidence.source and a.evidence.line and b.evidence.line:
+                return None
+            return None
+        if a.clock != b.clock:
+            if a.clock in self.assumed or b.clock in self.assumed:
+                return None
+            if (a.time_ns < SECOND * 86_400 * 1100) != (b.time_ns < SECOND * 86_400 * 1100):
+                return None  # one of them has no year
+        slack = 0 if a.clock == b.clock else (a.uncertainty_ns or 0) + (b.uncertainty_ns or 0)
+        if abs(a.time_ns - b.time_ns) <= slack:
+            return None
+        return a.time_ns < b.time_ns
+
+
+def with_year(wall_ns: int, year: int) -> int:
+    """The same month, day and time of day in another year; 29 February becomes 1 March where there is none."""
+    seconds, rest = divmod(wall_ns, SECOND)
+    moment = datetime.fromtimestamp(seconds, timezone.utc)
+    try:
+        moved = moment.replace(year=year)
+    except ValueError:
+        moved = moment.replace(year=year, month=3, day=1)
+    return int(moved.timestamp()) * SECOND + rest
+
+
+def _boots(events: Sequence[Event]) -> dict[int, int]:
+    """id(event) → boot in its file, 0 = the last; events must be in file order."""
+    found: dict[int, int] = {}
+    by_source: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        by_source[event.evidence.source].append(event)
+    for inside in by_source.values():
+        boot, last, seen = 0, None, False
+        numbered: list[tuple[Event, int]] = []
+        for event in inside:
+            now = event.stamp.boot_ns if event.stamp else None
+            if event.kind == "boot-start" and seen:
+                boot, last, seen = boot + 1, now, False
+            elif now is not None:
+                if last is not None and now + 5 * SECOND < last:
+                    boot += 1
+                last, seen = now, True
+            elif event.stamp is not None:
+                seen = True
+            numbered.append((event, boot))
+        for event, n in numbered:
+            found[id(event)] = n - boot
+    return found
+
+
+def _years(events: Sequence[Event], rows: Mapping[str, InputRow], declared: int | None) -> dict[str, int | None]:
+    """File → year of its newest line that was written without one."""
+    dated: list[tuple[str | None, str, int]] = []
+    need: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        stamp = event.stamp
+        if stamp is not None and stamp.wall_ns is not None:
+            if stamp.has_year:
+                dated.append((event.host, event.evidence.source, stamp.wall_ns))
+            else:
+                need[event.evidence.source].append(event)
+        if isinstance(epoch := event.details.get("epoch_ns"), int):
+            dated.append((event.host, event.evidence.source, epoch))
+    found: dict[str, int | None] = {}
+    for source, inside in need.items():
+        newest = inside[-1].stamp.wall_ns  # type: ignore[union-attr]
+        assert newest is not None
+        if declared is not None:
+            found[source] = declared
+            continue
+        host = inside[-1].host
+        ranked = sorted(dated, key=lambda d: (d[1] != source, not (d[0] and host and same_host(d[0], host))))
+        year = None
+        for _, _, wall in ranked:
+            base = datetime.fromtimestamp(wall / SECOND, timezone.utc).year
+            near = [y for y in (base - 1, base, base + 1) if abs(with_year(newest, y) - wall) <= NEAR_DAYS * DAY]
+            if near:
+                year = near[0]
+                break
+        if year is None and (
+            stem := re.search(r"(?<!\d)(20\d\d)(\d\d)(\d\d)(?!\d)", source.rsplit("!", 1)[-1].rsplit("/", 1)[-1])
+        ):
+            wall = int(datetime(int(stem[1]), 1, 1, tzinfo=timezone.utc).timestamp()) * SECOND
+            # logrotate's dateext: the file was rotated on that day, so its lines are no younger
+            rotated = f"{stem[2]}{stem[3]}"
+            last = datetime.fromtimestamp(newest / SECOND, timezone.utc).strftime("%m%d")
+            year = int(stem[1]) if last <= rotated else int(stem[1]) - 1
+        found[source] = year
+    return found
+
+
+def _walls(events: Sequence[Event], years: Mapping[str, int | None]) -> dict[int, int]:
+    """id(event) → its written wall time, ns, in the right year (or 1972), not yet in UTC."""
+    found: dict[int, int] = {}
+    by_source: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        if event.stamp is not None and event.stamp.wall_ns is not None:
+            by_source[event.evidence.source].append(event)
+    for source, inside in by_source.items():
+        year = years.get(source)
+        newer: int | None = None
+        for event in reversed(inside):
+            wall = event.stamp.wall_ns  # type: ignore[union-attr]
+            assert wall is not None
+            if not event.stamp.has_year and year is not None:  # type: ignore[union-attr]
+                # Going back in the file, a jump forward by more than half a year is last December.
+                if newer is not None and wall - newer > 180 * DAY:
+                    year -= 1
+                newer = wall
+                wall = with_year(wall, year)
+            found[id(event)] = wall
+    return found
+
+
+def align(
+    events: Sequence[Event],
+    rows: Sequence[InputRow],
+    *,
+    zone: tzinfo | None = None,
+    year: int | None = None,
+) -> Aligned:
+    """`events` (in file order) with time_ns, uncertainty_ns, time_basis, boot and clock filled in, sorted.
+
+    `zone` and `year` are the user's word for stamps that were written without.
+    """
+    by_path = {row.path: row for row in rows}
+    boots = _boots(events)
+    years = _years(events, by_path, year)
+    walls = _walls(events, years)
+    zones = _zones(events, walls)
+    offsets = _boot_offsets(events, walls, zones, zone, boots)
+
+    clocks: dict[str, ClockRow] = {}
+    assumed: set[str] = set()
+    placed: list[Event] = []
+    for event in events:
+        stamp = event.stamp
+        time_ns = uncertainty = clock = None
+        if stamp is not None and stamp.wall_ns is not None:
+            wall = walls[id(event)]
+            shift, basis, note = _zone_of(stamp, wall, event, zones, zone)
+            clock = _clock_name(event, basis)
+            time_ns = wall - shift
+            uncertainty = _uncertainty(stamp)
+            dated = stamp.has_year or years.get(event.evidence.source) is not None
+            if not dated:
+                note = f"{note}; the year is not in any file" if note else "the year is not in any file"
+            if basis == "assumed":
+                assumed.add(clock)
+            clocks.setdefault(
+                clock,
+                ClockRow(
+                    clock=clock,
+                    host=event.host,
+                    offset_s=-shift / SECOND,
+                    uncertainty_s=None if basis == "assumed" else uncertainty / SECOND,
+                    basis=basis,
+                    note=note,
+                ),
+            )
+        elif stamp is not None and stamp.boot_ns is not None:
+            found = offsets.get((event.evidence.source, boots[id(event)]))
+            if found is not None:
+                offset, spread, is_assumed = found
+                clock = f"{event.host or event.evidence.source}: kernel clock, boot {boots[id(event)]}"
+                time_ns = stamp.boot_ns + offset
+                uncertainty = spread + int(abs(stamp.boot_ns) * DRIFT_PPM / 1_000_000)
+                if is_assumed:
+                    assumed.add(clock)
+                clocks.setdefault(
+                    clock,
+                    ClockRow(
+                        clock=clock,
+                        host=event.host,
+                        offset_s=offset / SECOND,
+                        uncertainty_s=None if is_assumed else spread / SECOND,
+                        basis="boot-time",
+                    ),
+                )
+            else:
+                clock = f"{event.host or event.evidence.source}: kernel clock, boot {boots[id(event)]}"
+                clocks.setdefault(
+                    clock,
+                    ClockRow(
+                        clock=clock,
+                        host=event.host,
+                        offset_s=None,
+                        uncertainty_s=None,
+                        basis="none",
+                        note="seconds since boot only; no line of this boot carries a wall-clock time",
+                    ),
+                )
+        has_boot = stamp is not None and (stamp.boot_ns is not None or boots[id(event)] < 0)
+        placed.append(
+            replace(
+                event,
+                time_ns=time_ns,
+                uncertainty_ns=uncertainty,
+                time_basis="none" if time_ns is None else "stamp",
+                boot=boots[id(event)] if has_boot else None,
+                clock=clock,
+            )
+        )
+    return Aligned(tuple(_sorted(placed)), tuple(clocks[k] for k in sorted(clocks)), frozenset(assumed))
+
+
+def _uncertainty(stamp: Stamp) -> int:
+    spread = max(stamp.resolution_ns, 1_000_000)
+    if stamp.drifts:
+        drift = (stamp.boot_ns or 0) * DRIFT_PPM // 1_000_000 if stamp.boot_ns else int(DRIFT_S * SECOND)
+        spread += drift
+    return spread
+
+
+def _zones(events: Sequence[Event], walls: Mapping[int, int]) -> dict[str, tuple[int, str]]:
+    """File or host (as 'host:NAME') → (ns east of UTC, how that is known), from what the files show."""
+    found: dict[str, tuple[int, str]] = {}
+    for event in events:
+        stamp, epoch = event.stamp, event.details.get("epoch_ns")
+        keys = [event.evidence.source] + ([f"host:{short(event.host)}"] if event.host else [])
+        if isinstance(east := event.details.get("zone_s"), int):
+            for key in keys:
+                found.setdefault(key, (east * SECOND, f"{event.evidence.source} states its zone"))
+        if isinstance(epoch, int) and stamp is not None and stamp.wall_ns is not None and stamp.zone_s is None:
+            wall = walls[id(event)]
+            if not is_dated(wall):
+                wall = with_year(wall, datetime.fromtimestamp(epoch / SECOND, timezone.utc).year)
+            east = round((wall - epoch) / QUARTER) * QUARTER
+            # a boot line's stamp is the time of ingestion, up to minutes late (kernel-log-formats.md §0.5)
+            if abs(wall - epoch - east) < 300 * SECOND and abs(east) <= 14 * 3600 * SECOND:
+                for key in keys:
+                    found.setdefault(
+                        key, (east, f"line {event.evidence.line} of {event.evidence.source} prints UTC beside it")
+                    )
+    # The same Xid on the same card, in a log with a zone and in one without.
+    zoned: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for event in events:
+        if event.kind == "xid" and event.stamp and event.stamp.wall_ns is not None and event.stamp.zone_s is not None:
+            zoned[event.details.get("xid"), event.gpu_pci, event.host].append(
+                walls[id(event)] - event.stamp.zone_s * SECOND
+            )
+    for event in events:
+        if event.kind != "xid" or not event.stamp or event.stamp.wall_ns is None or event.stamp.zone_s is not None:
+            continue
+        for utc in zoned.get((event.details.get("xid"), event.gpu_pci, event.host), ()):
+            wall = walls[id(event)]
+            if not is_dated(wall):
+                wall = with_year(wall, datetime.fromtimestamp(utc / SECOND, timezone.utc).year)
+            east = round((wall - utc) / QUARTER) * QUARTER
+            if abs(wall - utc - east) <= 20 * SECOND and abs(east) <= 14 * 3600 * SECOND:
+                found.setdefault(event.evidence.source, (east, "the same Xid stands in a log that writes its zone"))
+    return found
+
+
+def _zone_of(
+    stamp: Stamp, wall: int, event: Event, zones: Mapping[str, tuple[int, str]], declared: tzinfo | None
+) -> tuple[int, str, str | None]:
+    """(ns east of UTC, basis, note)."""
+    if stamp.zone_s is not None:
+        return stamp.zone_s * SECOND, "reference", "the zone is written in the line"
+    if declared is not None:
+        moment = datetime.fromtimestamp(wall // SECOND, timezone.utc).replace(tzinfo=None)
+        east = declared.utcoffset(moment) or timedelta(0)
+        return int(east.total_seconds()) * SECOND, "declared", "zone given with --timezone"
+    host_key = f"host:{short(event.host)}" if event.host else ""
+    kernelish = event.stamp is not None and event.details.get("container") is None
+    if found := zones.get(event.evidence.source) or (zones.get(host_key) if kernelish else None):
+        return found[0], "shared-event", found[1]
+    return 0, "assumed", "no zone is written; read as UTC (give --timezone to change that)"
+
+
+def _clock_name(event: Event, basis: str) -> str:
+    owner = event.host or event.evidence.source
+    return f"{owner}: {'wall clock' if basis != 'reference' else 'wall clock with zone'}" + (
+        "" if event.host else " of that file"
+    )
+
+
+def _boot_offsets(
+    events: Sequence[Event],
+    walls: Mapping[int, int],
+    zones: Mapping[str, tuple[int, str]],
+    declared: tzinfo | None,
+    boots: Mapping[int, int],
+) -> dict[tuple[str, int], tuple[int, int, bool]]:
+    """(file, boot) → (ns to add to its kernel clock, error bar ns, is the zone only assumed?)."""
+    samples: dict[tuple[str, int], list[tuple[int, int, bool]]] = defaultdict(list)
+    marks: dict[tuple[object, ...], tuple[str, int]] = {}
+    for event in events:
+        stamp = event.stamp
+        if stamp is None or stamp.boot_ns is None:
+            continue
+        key = (event.evidence.source, boots[id(event)])
+        if event.kind == "xid":
+            marks[_mark(event)] = key if stamp.wall_ns is not None else marks.get(_mark(event), key)
+        if isinstance(epoch := event.details.get("epoch_ns"), int):
+            samples[key].append((epoch - stamp.boot_ns, 2 * SECOND, False))
+        if stamp.wall_ns is not None and stamp.boot_ns > 60 * SECOND:  # before, the stamp is that of ingestion
+            wall = walls[id(event)]
+            shift, basis, _ = _zone_of(stamp, wall, event, zones, declared)
+            samples[key].append((wall - shift - stamp.boot_ns, stamp.resolution_ns, basis == "assumed"))
+    found = {}
+    for key, inside in samples.items():
+        best = min(x[1] for x in inside)
+        chosen = [x for x in inside if x[1] == best]
+        found[key] = (int(median(x[0] for x in chosen)), best, all(x[2] for x in chosen))
+    for event in events:  # the same Xid at the same uptime in a log that also has the wall clock
+        if event.kind == "xid" and event.stamp is not None and event.stamp.boot_ns is not None:
+            key = (event.evidence.source, boots[id(event)])
+            other = marks.get(_mark(event))
+            if key not in found and other in found:
+                found[key] = found[other]
+    return found
+
+
+def _mark(event: Event) -> tuple[object, ...]:
+    assert event.stamp is not None and event.stamp.boot_ns is not None
+    return event.details.get("xid"), event.gpu_pci, event.stamp.boot_ns // 1000
+
+
+def _sorted(events: Iterable[Event]) -> list[Event]:
+    """By time; events without one keep their place behind the last timed event of their own file."""
+    last: dict[str, int] = {}
+    keyed = []
+    for number, event in enumerate(events):
+        at = event.time_ns if event.time_ns is not None else last.get(event.evidence.source)
+        if event.time_ns is not None:
+            last[event.evidence.source] = event.time_ns
+        keyed.append((at is None, at or 0, event.evidence.source, event.evidence.line or 0, number, event))
+    keyed.sort(key=lambda x: x[:5])
+    return [x[-1] for x in keyed]

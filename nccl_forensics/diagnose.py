@@ -1,0 +1,596 @@
+"""Weighs the causes against each other and says how sure that is.
+
+Rules (rules/*.py) yield findings: a cause, whom it concerns, and log-odds. Here they are added up to hypotheses,
+related to what the collectives say about who never came, and normalised over all hypotheses and 'something else'.
+The derivation and its limits are in docs/reasoning.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from nccl_forensics import advice, catalog, words
+from nccl_forensics.clocks import Aligned
+from nccl_forensics.identify import Identities, same_host, short
+from nccl_forensics.model import (
+    Cleared,
+    Event,
+    Finding,
+    Gpu,
+    Hypothesis,
+    Incident,
+    InputRow,
+    Rank,
+    RankState,
+    Reconstruction,
+    Verdict,
+)
+from nccl_forensics.rules import DETECTED, SECOND, Case, findings, number, text, weight
+from nccl_forensics.watchdogs import reporting_ranks
+
+IDENTIFIED, SUSPECTED = 0.8, 0.4
+"""The contract's limits for a verdict's status."""
+SUREST = 0.98
+"""No log proves more than this. Our judgement."""
+LOCATES = frozenset({"rank_not_arrived", "process_missing", "rank_slow"})
+"""Causes that only say who, not why: a finding that also says why takes their place."""
+SPEAKS_FOR_ALL = frozenset({"fabric_error", "nccl_setup", "store_lost", "preempted", "storage_stall", "nvlink"})
+"""Causes that strike more ranks than one, so that one late rank neither proves nor refutes them."""
+SAME_STORY = {
+    "python_exception": frozenset(
+        {
+            "cuda_oom",
+            "storage_write_failed",
+            "dataloader_failure",
+            "gpu_app_fault",
+            "gpu_memory",
+            "gpu_off_bus",
+            "shm_full",
+        }
+        | {"collective_mismatch", "nccl_setup", "store_lost", "gpu_other", "fabric_error"}
+    ),
+    "process_signal": frozenset({"host_oom_kill", "node_lost", "shm_full"}),
+    "process_missing": frozenset({"process_signal", "node_lost", "host_oom_kill", "python_exception", "cuda_oom"}),
+    "dataloader_failure": frozenset({"shm_full"}),
+    "store_lost": frozenset(
+        {"node_lost", "python_exception", "gpu_app_fault", "process_signal", "process_missing", "gpu_memory"}
+    ),
+    "fabric_error": frozenset({"nic_link_down", "nccl_setup", "node_lost"}),
+    "pcie_link": frozenset({"gpu_off_bus", "psu_rail_loss"}),
+    "gpu_app_fault": frozenset({"gpu_off_bus", "gpu_memory"}),
+}
+"""What the same failure also looks like: a hypothesis on the left is swallowed by one on the right on the same subject."""
+SEPARATE_S = 3600
+"""Without a job: failures of one host further apart than this are incidents of their own. Our judgement."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A hypothesis while its findings are being collected."""
+
+    cause: str
+    ranks: set[int] = field(default_factory=set)
+    hosts: set[str] = field(default_factory=set)
+    gpus: dict[str | None, Gpu] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    bonus: float = 0.0
+    borrowed: list[Finding] = field(default_factory=list)
+    """Findings of others that support this one."""
+
+    def own(self) -> float:
+        """Log-odds of its findings; each further one counts half of the one before, for they are not independent."""
+        ordered = sorted((f.weight for f in self.findings), reverse=True)
+        positive = [w for w in ordered if w > 0]
+        return sum(w / 2**i for i, w in enumerate(positive)) + sum(w for w in ordered if w <= 0)
+
+    def total(self) -> float:
+        return self.own() + self.bonus + prior(self.cause)
+
+    def touches(self, f: Finding) -> bool:
+        if f.ranks and self.ranks:
+            return bool(self.ranks & set(f.ranks))
+        if f.gpus and self.gpus:
+            return any(g.pci in self.gpus for g in f.gpus)
+        if f.hosts and self.hosts:
+            return any(same_host(a, b) for a in f.hosts for b in self.hosts)
+        return not (f.ranks or f.gpus or f.hosts) or not (self.ranks or self.gpus or self.hosts)
+
+    def add(self, f: Finding) -> None:
+        self.findings.append(f)
+        self.ranks |= set(f.ranks)
+        for host in f.hosts:
+            if not any(same_host(host, h) for h in self.hosts):
+                self.hosts.add(host)
+        for gpu in f.gpus:
+            self.gpus.setdefault(gpu.pci, gpu)
+
+
+def prior(cause: str) -> float:
+    """Tie-breaker from published failure statistics (catalog/priors.toml)."""
+    table = catalog.load("priors")
+    share = float(table["share"].get(cause, table["rest"]))
+    return 0.25 * math.log(share / float(table["rest"]))
+
+
+def _drafts(found: Sequence[Finding]) -> list[_Draft]:
+    drafts: list[_Draft] = []
+    for finding in sorted(found, key=lambda f: -f.weight):
+        for draft in drafts:
+            several_late = finding.cause in LOCATES and finding.inference and finding.weight > 0
+            if draft.cause == finding.cause and (several_late or draft.touches(finding)):
+                draft.add(finding)
+                break
+        else:
+            drafts.append(_Draft(finding.cause))
+            drafts[-1].add(finding)
+    return drafts
+
+
+def _late(drafts: Iterable[_Draft]) -> tuple[frozenset[int], float, list[Finding]]:
+    """(ranks that the collectives say never came, how sure that is, the findings)."""
+    best = [d for d in drafts if d.cause in LOCATES and d.ranks]
+    if not best:
+        return frozenset(), 0.0, []
+    top = max(best, key=lambda d: d.own())
+    return frozenset(top.ranks), top.own(), top.findings
+
+
+def _same_subject(a: _Draft, b: _Draft) -> bool:
+    if a.ranks and b.ranks:
+        return bool(a.ranks & b.ranks)
+    if a.gpus and b.gpus:
+        return bool(set(a.gpus) & set(b.gpus))
+    if a.hosts and b.hosts:
+        return any(same_host(x, y) for x in a.hosts for y in b.hosts)
+    return True
+
+
+def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
+    """Let the collectives speak for or against each hypothesis; drop those that another one explains."""
+    late, sure, shown = _late(drafts)
+    waited = set(reporting_ranks(case.events))
+    lost_gpus = [d for d in drafts if d.gpus and not d.ranks and d.own() > 1.5]
+    for draft in drafts:
+        if draft.cause in LOCATES or not late:
+            if draft.ranks and draft.ranks <= waited - late and draft.cause not in SPEAKS_FOR_ALL and _waits(draft):
+                draft.bonus += weight("reported_itself")
+            continue
+        on_host = {r for h in draft.hosts for r in case.known.ranks_on(h)}
+        if draft.ranks:
+            if draft.ranks & late:
+                share = len(draft.ranks & late) / len(draft.ranks | late)
+                draft.bonus += sure * 0.6 * share + weight("same_rank") * share
+                draft.borrowed += shown
+            elif draft.cause not in SPEAKS_FOR_ALL and _program(draft):
+                draft.bonus += max(weight("other_rank"), -sure - 1.0)
+        elif on_host and late <= on_host and draft.cause not in SPEAKS_FOR_ALL:
+            draft.ranks |= late
+            draft.bonus += sure * 0.4
+            draft.borrowed += shown
+        elif on_host and not (late & on_host) and draft.cause not in SPEAKS_FOR_ALL:
+            draft.bonus += weight("other_rank") / 2
+        elif draft in lost_gpus and len(lost_gpus) == 1 and len(draft.gpus) == len(late) and not on_host:
+            # Exactly as many GPUs were lost as ranks never came: the map is missing, the story is one.
+            draft.ranks |= late
+            draft.bonus += sure * 0.5
+            draft.borrowed += shown
+    kept: list[_Draft] = []
+    for draft in sorted(drafts, key=lambda d: -d.total()):
+        explained = [
+            other
+            for other in drafts
+            if other is not draft
+            and other.total() > 0.7
+            and _same_subject(draft, other)
+            and (
+                other.cause in SAME_STORY.get(draft.cause, ())
+                or (draft.cause in LOCATES and other.cause not in LOCATES and (draft.ranks & other.ranks))
+            )
+        ]
+        if explained:
+            best = max(explained, key=lambda o: o.total())
+            if draft.cause not in LOCATES:
+                best.borrowed += draft.findings
+                best.ranks |= draft.ranks if not best.ranks else set()
+                if not best.hosts:
+                    best.hosts |= draft.hosts
+            continue
+        kept.append(draft)
+    return kept
+
+
+def _waits(draft: _Draft) -> bool:
+    """Would this cause have kept the rank from reporting?"""
+    return draft.cause in ("rank_busy", "python_exception", "process_signal", "dataloader_failure", "rank_not_arrived")
+
+
+def _program(draft: _Draft) -> bool:
+    return draft.cause not in ("collective_mismatch", "collective_skipped", "uneven_inputs", "deadlock", "gpu_stall")
+
+
+def weigh(found: Sequence[Finding], case: Case) -> list[Hypothesis]:
+    """Hypotheses, most likely first, with posteriors over all of them and 'something else'."""
+    drafts = _relate(_drafts(found), case)
+    odds = [min(max(d.total(), -8.0), 8.0) for d in drafts]
+    whole = 1.0 + sum(math.exp(o) for o in odds)  # 1 = exp(0): something else
+    hypotheses = []
+    for draft, o in zip(drafts, odds, strict=True):
+        hosts = set(draft.hosts)
+        for rank in draft.ranks:
+            place = case.known.ranks.get(rank)
+            if place is not None:
+                if place.host and not any(same_host(place.host, h) for h in hosts):
+                    hosts.add(place.host)
+                if place.gpu is not None and place.gpu.pci and len(draft.ranks) <= 64:
+                    draft.gpus.setdefault(place.gpu.pci, place.gpu)
+        details = [f.detail for f in sorted(draft.findings, key=lambda f: -f.weight) if f.detail]
+        hypotheses.append(
+            Hypothesis(
+                cause=draft.cause,
+                ranks=tuple(sorted(draft.ranks)),
+                hosts=tuple(sorted(hosts)),
+                gpus=tuple(g for _, g in sorted(draft.gpus.items(), key=lambda x: x[0] or "")),
+                log_odds=o,
+                confidence=min(math.exp(o) / whole, SUREST),
+                findings=tuple(draft.findings + [b for b in draft.borrowed if b not in draft.findings]),
+                detail=details[0] if details else None,
+            )
+        )
+    return sorted(hypotheses, key=lambda h: (-h.confidence, h.cause, h.ranks))
+
+
+# --- incidents ------------------------------------------------------------------------------------------------------
+
+
+def diagnose(
+    aligned: Aligned, known: Identities, collectives: Reconstruction, rows: Sequence[InputRow]
+) -> tuple[Incident, ...]:
+    """The incidents in the pile, in time order. Where there is a job, its failure is one; without one, failures of hosts."""
+    case = Case(events=aligned.events, known=known, collectives=collectives, aligned=aligned, rows=tuple(rows))
+    found = list(findings(case))
+    if case.job:
+        incident = _incident(1, found, case)
+        return (incident,) if incident else ()
+    incidents = [i for n, group in enumerate(_clusters(found), 1) if (i := _incident(n, group, case))]
+    incidents.sort(key=lambda i: (i.onset_ns is None, i.onset_ns or 0))
+    return tuple(replace(i, id=n) for n, i in enumerate(incidents, 1))
+
+
+def _clusters(found: Sequence[Finding]) -> list[list[Finding]]:
+    """Findings of one host within an hour, or on one GPU, belong together."""
+    clusters: list[list[Finding]] = []
+    for finding in sorted(found, key=lambda f: (f.onset_ns is None, f.onset_ns or 0)):
+        joined = [c for c in clusters if any(_together(finding, other) for other in c)]
+        for cluster in joined:
+            clusters.remove(cluster)
+        clusters.append([f for c in joined for f in c] + [finding])
+    return clusters
+
+
+def _together(a: Finding, b: Finding) -> bool:
+    if {g.pci for g in a.gpus} & {g.pci for g in b.gpus}:
+        return True
+    if a.hosts and b.hosts and not any(same_host(x, y) for x in a.hosts for y in b.hosts):
+        return False
+    if a.onset_ns is None or b.onset_ns is None:
+        return True
+    return abs(a.onset_ns - b.onset_ns) <= SEPARATE_S * SECOND
+
+
+def _incident(number_: int, found: Sequence[Finding], case: Case) -> Incident | None:
+    hypotheses = weigh(found, case)
+    collectives = case.collectives
+    reporters = reporting_ranks(case.events)
+    if not hypotheses and not (case.job and (collectives.groups or case.detected)):
+        return None
+    if not case.job and (not hypotheses or hypotheses[0].confidence < SUSPECTED):
+        # Noise and doubtful lines of a host make no incident of a job that nobody mentions.
+        if not hypotheses or max(f.weight for h in hypotheses for f in h.findings) < 0:
+            return None
+    if case.job and not hypotheses and collectives.healthy:
+        return None
+    verdict = _verdict(hypotheses, case, reporters)
+    seen = case.detected if case.job else None
+    top = hypotheses[0] if hypotheses else None
+    onset = None
+    if top is not None and verdict.cause == top.cause:
+        struck = [f.onset_ns for f in top.findings if f.onset_ns is not None and f.weight > 0 and f.cause == top.cause]
+        onset = min(struck, default=None)
+    if onset is None:
+        onset = case.onset_ns
+    last = [e.time_ns for e in case.events if e.time_ns is not None and e.kind in DETECTED | {"pg-abort", "exit"}]
+    detected = seen.time_ns if seen is not None else None
+    uncertainty = next(
+        (e.uncertainty_ns for f in (top.findings if top else ()) for e in f.events if e.time_ns == onset), None
+    )
+    chosen = {id(f) for f in (top.findings if top else ())}
+    contributing = tuple(
+        {
+            "cause": h.cause,
+            "says": h.findings[0].says,
+            "source": h.findings[0].events[0].evidence.source if h.findings[0].events else None,
+            "line": h.findings[0].events[0].evidence.line if h.findings[0].events else None,
+        }
+        for h in hypotheses[1:]
+        if h.cause in WORTH_A_TICKET and h.log_odds > 0.5 and not any(id(f) in chosen for f in h.findings)
+    ) + tuple(advice.settings(case))
+    waited = None
+    if detected is not None and onset is not None and detected >= onset:
+        waited = (detected - onset) / SECOND
+    return Incident(
+        id=number_,
+        onset_ns=onset,
+        onset_uncertainty_ns=uncertainty,
+        detected_ns=detected,
+        ended_ns=max(last, default=None) if case.job else None,
+        collective=collectives.groups[0] if case.job and collectives.groups else None,
+        groups=collectives.groups if case.job else (),
+        waits=collectives.waits if case.job else (),
+        verdict=verdict,
+        contributing=contributing,
+        cost={"lost_work_s": None, "detection_s": waited, "restart_s": None, "gpu_hours": _hours(waited, case)}
+        if waited is not None
+        else None,
+        ranks=ranks_table(case, verdict),
+    )
+
+
+def _hours(waited_s: float | None, case: Case) -> float | None:
+    """GPU-hours that the whole job stood still until somebody noticed; None if the number of ranks isn't known."""
+    world = case.known.world_size
+    return round(waited_s * world / 3600, 2) if waited_s is not None and world else None
+
+
+WORTH_A_TICKET = frozenset(
+    {
+        "gpu_ecc_leak",
+        "pcie_link",
+        "gpu_thermal",
+        "gpu_memory",
+        "gpu_off_bus",
+        "nic_link_down",
+        "gpu_firmware",
+        "storage_stall",
+        "cpu_stall",
+    }
+)
+"""Causes that deserve attention of their own even if something else stopped the job."""
+
+
+def _verdict(hypotheses: Sequence[Hypothesis], case: Case, reporters: tuple[int, ...]) -> Verdict:
+    top = hypotheses[0] if hypotheses else None
+    sure = top is not None and top.confidence >= SUSPECTED
+    cause = top.cause if top is not None and sure else "undetermined"
+    status = (
+        "identified" if top is not None and top.confidence >= IDENTIFIED else "suspected" if sure else "undetermined"
+    )
+    ranks = top.ranks if top is not None and sure else ()
+    hosts = top.hosts if top is not None and sure else ()
+    gpus = top.gpus if top is not None and sure else ()
+    confidence = top.confidence if top is not None else 0.0
+    evidence = (
+        tuple(sorted(_unique(top.findings if top else ()), key=_chain))
+        if sure
+        else tuple(f for h in hypotheses[:3] for f in h.findings[:2])
+    )
+    alternatives = tuple((h, _why_not(h, top, case)) for h in hypotheses[1 if sure else 0 :][:6])
+    cannot = tuple(r for r in case.collectives.cannot_exclude if r not in ranks)
+    draft = Verdict(
+        status=status,  # type: ignore[arg-type]
+        cause=cause,
+        ranks=ranks,
+        hosts=hosts,
+        gpus=gpus,
+        reporting_ranks=reporters,
+        confidence=round(confidence, 3),
+        summary="",
+        evidence=evidence,
+        alternatives=alternatives,
+        cleared=_cleared(case, ranks, gpus, reporters),
+        cannot_exclude=cannot,
+        missing_evidence=(),
+        actions=(),
+    )
+    return replace(
+        draft,
+        summary=advice.summary(draft, top, case),
+        missing_evidence=advice.missing(draft, top, case),
+        actions=advice.actions(draft, top, case),
+    )
+
+
+def _unique(found: Iterable[Finding]) -> list[Finding]:
+    kept: list[Finding] = []
+    for finding in found:
+        if not any(k.says == finding.says for k in kept):
+            kept.append(finding)
+    return kept
+
+
+def _chain(finding: Finding) -> tuple[bool, int]:
+    times = [e.time_ns for e in finding.events if e.time_ns is not None]
+    at = min(times, default=finding.onset_ns)
+    return at is None, at or 0
+
+
+def _why_not(h: Hypothesis, top: Hypothesis | None, case: Case) -> str:
+    if top is not None and h is top:
+        return "the evidence for it is too thin to name it"
+    negative = [f for f in h.findings if f.weight < 0]
+    if negative:
+        return negative[0].says
+    if top is not None and top.ranks and h.ranks and not set(top.ranks) & set(h.ranks):
+        if set(h.ranks) <= set(reporting_ranks(case.events)):
+            return f"{words.ranks(h.ranks)} entered the collective and waited in it"
+        return f"the rank that never came is {words.ranks(top.ranks)}, not {words.ranks(h.ranks)}"
+    if h.cause in LOCATES:
+        return "it says who, not why"
+    return f"less evidence ({h.log_odds:+.1f} against {top.log_odds:+.1f} in log-odds)" if top else "little evidence"
+
+
+def _cleared(case: Case, ranks: Sequence[int], gpus: Sequence[Gpu], reporters: Sequence[int]) -> tuple[Cleared, ...]:
+    found: list[Cleared] = []
+    said = dict(case.collectives.cleared)
+    first_line = {}
+    for event in case.of("watchdog-timeout", "pg-async", "pg-blocking"):
+        rank = event.rank if event.rank is not None else number(event, "group_rank")
+        if rank is not None:
+            first_line.setdefault(rank, event.evidence)
+    innocent = [r for r in sorted(set(reporters) | set(said)) if r not in ranks]
+    if len(innocent) > 12:
+        loud = [r for r in innocent if r in first_line][:3]
+        found.append(
+            Cleared(
+                who=words.ranks(innocent).capitalize(),
+                why="they had entered the collective and waited in it; whoever waits is a victim",
+                evidence=first_line.get(loud[0]) if loud else None,
+            )
+        )
+        innocent = []
+    for rank in innocent:
+        found.append(
+            Cleared(
+                who=f"Rank {rank}",
+                rank=rank,
+                why=said.get(rank, "it reported the timeout: it had entered the collective and waited in it"),
+                evidence=first_line.get(rank),
+            )
+        )
+    for event in case.of("exit"):
+        if event.details.get("first") and event.rank is not None and event.rank not in ranks:
+            found.append(
+                Cleared(
+                    who=f"Rank {event.rank}, torchrun's 'root cause'",
+                    rank=event.rank,
+                    why="torchrun names the first process that it saw end on that node, in whole seconds; often a survivor",
+                    evidence=event.evidence,
+                )
+            )
+    named = {g.pci for g in gpus}
+    echoes: dict[tuple[str | None, str], list[Event]] = defaultdict(list)
+    for event in case.of("xid"):
+        if event.gpu_pci and event.gpu_pci not in named:
+            echoes[event.host, event.gpu_pci].append(event)
+    for (host, pci), inside in sorted(echoes.items(), key=lambda x: (x[0][0] or "", x[0][1])):
+        numbers = {number(e, "xid") for e in inside}
+        late = [case.timing(e)[1] for e in inside]
+        only = sorted(n for n in numbers if n is not None)
+        label = words.listing(str(n) for n in only)
+        if numbers <= {43, 45, 154}:
+            why = f"it only logged Xid {label}: the echo of a process or another card that had already failed"
+        elif all(late):
+            why = f"its Xid {label}: {late[0]}"
+        else:
+            continue
+        found.append(
+            Cleared(
+                who=f"GPU {pci}" + (f" in {host}" if host else ""),
+                why=why,
+                gpu_pci=pci,
+                rank=case.known.rank_of_gpu(host, pci),
+                evidence=inside[0].evidence,
+            )
+        )
+    return tuple(found[:60])
+
+
+def ranks_table(case: Case, verdict: Verdict) -> tuple[Rank, ...]:
+    """One row for each rank that is known of, with what it was doing at the end."""
+    collectives = case.collectives
+    counters = {c.rank: c for c in collectives.counters}
+    group = collectives.groups[0] if collectives.groups else None
+    waits: dict[int, set[int]] = defaultdict(set)
+    for edge in collectives.waits:
+        waits[edge.waiter] |= set(edge.waited)
+    exits: dict[int, str] = {}
+    dead: set[int] = set()
+    for event in case.of("exit"):
+        if event.rank is not None:
+            code = number(event, "code")
+            exits.setdefault(event.rank, text(event, "signal") or f"exit {code}")
+            if code in (-9, -11, -7, -4, 137, 139):
+                dead.add(event.rank)
+    spoke = {e.rank for e in case.events if e.rank is not None}
+    everyone = set(case.known.ranks) | set(counters) | spoke | set(collectives.ranks_seen)
+    for g in collectives.groups:
+        everyone |= set(g.members)
+    everyone |= set(verdict.ranks) | set(verdict.reporting_ranks)
+    if case.known.world_size and case.known.world_size <= 65_536:
+        everyone |= set(range(case.known.world_size))
+    arrived = {r for g in collectives.groups for r in g.arrived}
+    rows = []
+    for rank in sorted(r for r in everyone if r is not None):
+        place = case.known.ranks.get(rank)
+        state: RankState
+        if rank in verdict.ranks:
+            state, note = "culprit", "named as the cause"
+        elif rank in dead and rank not in verdict.reporting_ranks:
+            state, note = "dead", f"ended by {exits[rank]}"
+        elif group is not None and rank in group.arrived:
+            state, note = "waiting", "entered the collective and waited"
+        elif rank in verdict.reporting_ranks or rank in arrived:
+            state, note = "blocked" if waits.get(rank) else "waiting", "waited in another group or reported itself"
+        elif group is not None and rank in group.completed:
+            state, note = "completed", "had finished the collective"
+        elif rank in counters or rank in spoke:
+            state, note = (
+                ("blocked", "waits for others") if waits.get(rank) else ("completed", "nothing of its own was overdue")
+            )
+        else:
+            state, note = "no-data", "no dump and no line of it is in the pile"
+        counter = counters.get(rank)
+        rows.append(
+            Rank(
+                rank=rank,
+                host=place.host if place else (counter.host if counter else None),
+                local_rank=place.local_rank if place else None,
+                pid=place.pid if place else None,
+                gpu=place.gpu if place else None,
+                state=state,
+                waiting_on=tuple(sorted(waits.get(rank, ())))[:64],
+                last_enqueued=counter.last_enqueued if counter else _status(case, rank, "enqueued"),
+                last_started=counter.last_started if counter else None,
+                last_completed=counter.last_completed if counter else _status(case, rank, "completed"),
+                exit=exits.get(rank),
+                note=note,
+            )
+        )
+    return tuple(rows)
+
+
+def no_incident_ranks(
+    aligned: Aligned, known: Identities, collectives: Reconstruction, rows: Sequence[InputRow]
+) -> tuple[Rank, ...]:
+    """The ranks that are known of where nothing failed."""
+    case = Case(events=aligned.events, known=known, collectives=collectives, aligned=aligned, rows=tuple(rows))
+    nobody = Verdict(
+        status="undetermined",
+        cause="undetermined",
+        ranks=(),
+        hosts=(),
+        gpus=(),
+        reporting_ranks=(),
+        confidence=0.0,
+        summary="",
+        evidence=(),
+        alternatives=(),
+        cleared=(),
+        cannot_exclude=(),
+        missing_evidence=(),
+        actions=(),
+    )
+    return ranks_table(case, nobody)
+
+
+def _status(case: Case, rank: int, key: str) -> int | None:
+    for event in case.of("pg-status"):
+        if event.rank == rank:
+            return number(event, key)
+    return None
+
+
+def hosts_named(verdict: Verdict) -> str:
+    return words.listing(sorted({short(h) for h in verdict.hosts}))

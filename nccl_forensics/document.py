@@ -1,0 +1,269 @@
+"""The analysis as the contract's JSON document (catalog/incident.schema.json): what --json writes and the page embeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nccl_forensics import __version__
+from nccl_forensics.identify import hosts_of
+from nccl_forensics.model import (
+    Evidence,
+    Event,
+    Finding,
+    Gpu,
+    GroupState,
+    Hypothesis,
+    Incident,
+    Rank,
+    Verdict,
+)
+from nccl_forensics.pipeline import Analysis
+from nccl_forensics.words import rfc3339
+
+SCHEMA = "nccl-forensics/analysis/1"
+MOST_EVENTS = 5_000
+"""Rows of the timeline in the document; causes, symptoms and cited lines go first. The rest is counted in problems."""
+
+
+def build(analysis: Analysis, *, command: str | None = None, timezone: str | None = None) -> dict[str, Any]:
+    """The document: plain dicts and lists, ready for json.dumps; the same input gives the same document."""
+    events, dropped = _chosen(analysis)
+    cited = {(e.source, e.line) for i in analysis.incidents for f in i.verdict.evidence for e in _places(f)}
+    problems = [{"says": p.says, "source": p.source} for p in analysis.problems]
+    if dropped:
+        problems.append(
+            {
+                "says": f"{dropped:,} events of role context or consequence are not listed; `--events FILE` writes all of them",
+                "source": None,
+            }
+        )
+    return {
+        "schema": SCHEMA,
+        "tool": {
+            "name": "nccl-forensics",
+            "version": __version__,
+            **({"command": command} if command else {}),
+            **({"timezone": timezone} if timezone else {}),
+        },
+        "inputs": [
+            {
+                "path": r.path,
+                "format": r.format,
+                "status": r.status,
+                "reason": r.reason,
+                "bytes": r.bytes,
+                "events": r.events,
+                "host": r.host,
+                "rank": r.rank,
+                "first_time": rfc3339(r.first_ns),
+                "last_time": rfc3339(r.last_ns),
+                **({"sha256": r.sha256} if r.sha256 else {}),
+            }
+            for r in analysis.rows
+        ],
+        "hosts": [
+            {"name": name, "gpus": [_gpu(g) for g in gpus]} for name, gpus in hosts_of(analysis.known, analysis.events)
+        ],
+        "ranks": [_rank(r) for r in analysis.ranks],
+        "clocks": [
+            {
+                "clock": c.clock,
+                "host": c.host,
+                "offset_s": c.offset_s,
+                "uncertainty_s": c.uncertainty_s,
+                "basis": c.basis,
+                "note": c.note,
+            }
+            for c in analysis.clocks
+        ],
+        "events": [event(e, (e.evidence.source, e.evidence.line) in cited) for e in events],
+        "incidents": [_incident(i) for i in analysis.incidents],
+        "problems": problems,
+    }
+
+
+def _chosen(analysis: Analysis) -> tuple[Sequence[Event], int]:
+    events = analysis.events
+    if len(events) <= MOST_EVENTS:
+        return events, 0
+    order = {"cause": 0, "symptom": 1, "consequence": 2, "context": 3}
+    ranked = sorted(range(len(events)), key=lambda n: (events[n].kind != "xid", order[events[n].role], n))
+    keep = sorted(ranked[:MOST_EVENTS])
+    return [events[n] for n in keep], len(events) - MOST_EVENTS
+
+
+def event(e: Event, key: bool = False) -> dict[str, Any]:
+    """One row of the timeline."""
+    return {
+        "time": rfc3339(e.time_ns),
+        "time_uncertainty_s": _seconds(e.uncertainty_ns) if rfc3339(e.time_ns) else None,
+        "time_basis": e.time_basis if rfc3339(e.time_ns) else "none",
+        "host": e.host,
+        "rank": e.rank,
+        "gpu_pci": e.gpu_pci,
+        "kind": e.kind,
+        "role": e.role,
+        "severity": e.severity,
+        "source": e.evidence.source,
+        "line": e.evidence.line,
+        "text": e.evidence.text,
+        "fields": {k: list(v) if isinstance(v, tuple) else v for k, v in e.details.items() if v is not None},
+        **({"cause": e.cause} if e.cause else {}),
+        **({"repeats": e.repeats} if e.repeats > 1 else {}),
+        **({"boot": e.boot} if e.boot is not None else {}),
+        **({"key": True} if key or (e.role in ("cause", "symptom") and e.severity in ("critical", "error")) else {}),
+    }
+
+
+def _seconds(ns: int | None) -> float | None:
+    return round(ns / 1e9, 6) if ns is not None else None
+
+
+def _gpu(g: Gpu) -> dict[str, Any]:
+    return {
+        "host": g.host,
+        "index": g.index,
+        "pci": g.pci,
+        "uuid": g.uuid,
+        "serial": g.serial,
+        "model": g.model,
+        **({"details": {k: list(v) if isinstance(v, tuple) else v for k, v in g.details.items()}} if g.details else {}),
+    }
+
+
+def _rank(r: Rank) -> dict[str, Any]:
+    return {
+        "rank": r.rank,
+        "host": r.host,
+        "local_rank": r.local_rank,
+        "pid": r.pid,
+        "gpu": _gpu(r.gpu) if r.gpu else None,
+        "state": r.state,
+        "waiting_on": list(r.waiting_on),
+        "last_enqueued": r.last_enqueued,
+        "last_started": r.last_started,
+        "last_completed": r.last_completed,
+        "exit": r.exit,
+        **({"note": r.note} if r.note else {}),
+    }
+
+
+def _group(g: GroupState) -> dict[str, Any]:
+    return {
+        "name": g.name,
+        "description": g.description,
+        "backend": g.backend,
+        "op": g.op,
+        "seq": g.seq,
+        "members": list(g.members),
+        "arrived": list(g.arrived),
+        "started": list(g.started),
+        "completed": list(g.completed),
+        "missing": list(g.missing),
+        "no_data": list(g.no_data),
+        "timeout_ms": g.timeout_ms,
+        "note": g.note,
+    }
+
+
+def _collective(g: GroupState | None) -> dict[str, Any] | None:
+    if g is None:
+        return None
+    return {
+        "process_group": g.name,
+        "description": g.description,
+        "op": g.op,
+        "seq": g.seq,
+        "numel_in": g.numel_in,
+        "numel_out": g.numel_out,
+        "timeout_ms": g.timeout_ms,
+        "members": list(g.members),
+        "arrived": list(g.arrived),
+        "missing": list(g.missing),
+    }
+
+
+def _places(f: Finding) -> list[Evidence]:
+    return [e.evidence for e in f.events] + list(f.evidence)
+
+
+def _evidence(f: Finding) -> list[dict[str, Any]]:
+    timed = [(e.evidence, e.time_ns) for e in f.events] + [(e, None) for e in f.evidence]
+    rows = []
+    for n, (place, at) in enumerate(timed[:4]):
+        rows.append(
+            {
+                "says": f.says if n == 0 else f"also: {f.says}",
+                "time": rfc3339(at),
+                "source": place.source,
+                "line": place.line,
+                "text": place.text,
+                "weight": round(f.weight, 2) if n == 0 else None,
+                "inference": f.inference,
+                "before": list(place.before),
+                "after": list(place.after),
+            }
+        )
+    return rows
+
+
+def _verdict(v: Verdict) -> dict[str, Any]:
+    return {
+        "status": v.status,
+        "cause": v.cause,
+        "culprit_ranks": list(v.ranks),
+        "culprit_hosts": list(v.hosts),
+        "culprit_gpus": [_gpu(g) for g in v.gpus],
+        "reporting_ranks": list(v.reporting_ranks),
+        "confidence": v.confidence,
+        "summary": v.summary,
+        "evidence": [row for f in v.evidence for row in _evidence(f)],
+        "alternatives": [_alternative(h, why) for h, why in v.alternatives],
+        "missing_evidence": list(v.missing_evidence),
+        "actions": [{"do": a.do, "because": a.because, "command": a.command} for a in v.actions],
+        "cleared": [
+            {
+                "who": c.who,
+                "why": c.why,
+                "rank": c.rank,
+                "gpu_pci": c.gpu_pci,
+                "source": c.evidence.source if c.evidence else None,
+                "line": c.evidence.line if c.evidence else None,
+                "text": c.evidence.text if c.evidence else None,
+            }
+            for c in v.cleared
+        ],
+        "cannot_exclude": list(v.cannot_exclude),
+    }
+
+
+def _alternative(h: Hypothesis, why: str) -> dict[str, Any]:
+    return {
+        "cause": h.cause,
+        "culprit_ranks": list(h.ranks),
+        "culprit_hosts": list(h.hosts),
+        "confidence": round(h.confidence, 3),
+        "why_not": why,
+    }
+
+
+def _incident(i: Incident) -> dict[str, Any]:
+    contributing: list[Mapping[str, object]] = list(i.contributing)
+    return {
+        "id": i.id,
+        "onset": rfc3339(i.onset_ns),
+        "onset_uncertainty_s": _seconds(i.onset_uncertainty_ns) if rfc3339(i.onset_ns) else None,
+        "detected": rfc3339(i.detected_ns),
+        "ended": rfc3339(i.ended_ns),
+        "collective": _collective(i.collective),
+        "verdict": _verdict(i.verdict),
+        "contributing": contributing,
+        "cost": dict(i.cost) if i.cost is not None else None,
+        "groups": [_group(g) for g in i.groups[:64]],
+        "waits": [
+            {"waiter": w.waiter, "waited": list(w.waited)[:64], "why": w.why, "group": w.group, "seq": w.seq}
+            for w in i.waits[:2000]
+        ],
+        "ranks": [_rank(r) for r in i.ranks] if i.id > 1 else [],
+    }

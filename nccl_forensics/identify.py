@@ -1,0 +1,424 @@
+"""Who is who: rank ↔ host ↔ local rank ↔ pid ↔ GPU, put together from every statement in the pile.
+
+Statements are trusted in this order: the user's `--hosts` file, torchrun's failure block and rendezvous result, NCCL's
+own init lines, prefixes of the lines themselves, file and folder names. A later statement fills gaps and never
+overrides; where two of the same weight disagree, both are reported and neither is used.
+
+Three name spaces are kept apart: `[rankN]:` is global, `[Rank r]` lies inside a process group, `[defaultN]:` is local to
+a node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from nccl_forensics.model import Event, Gpu, InputError, InputRow, Problem
+
+RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[ _-]?(\d{1,6})(?![\d])(?!-\d)", re.I)
+"""`rank3.log`, `comm_lib_trace_rank_3`; not `rank0-3.log`, which is a range."""
+ATTEMPT_IN_NAME = re.compile(r"(?:^|/)attempt_(\d+)/(\d+)/(?:stdout|stderr|error)")
+"""torchrun's --log-dir: RUN/attempt_N/LOCAL_RANK/stderr.log."""
+HOST_IN_NAME = re.compile(
+    r"(?:^|[._/!-])((?:node|host|worker|gpu|compute|dgx|hgx|server|srv|pod|cn|ip)[-_]?[a-z0-9]+(?:-[a-z0-9]+)*)(?=$|[./!_])",
+    re.I,
+)
+"""A file or folder called after a machine: `node-d.log`, `torchrun-node-0.log`, `logs/node-1/…`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is known of one rank."""
+
+    host: str | None = None
+    local_rank: int | None = None
+    pid: int | None = None
+    gpu: Gpu | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Identities:
+    ranks: Mapping[int, Place] = field(default_factory=dict)
+    gpus: Mapping[str | None, tuple[Gpu, ...]] = field(default_factory=dict)
+    """Every GPU that some file mentions, by host, by PCI address."""
+    world_size: int | None = None
+    """As a log states it; None if none does."""
+    problems: tuple[Problem, ...] = ()
+
+    def rank_of_gpu(self, host: str | None, pci: str | None) -> int | None:
+        """The rank that ran on this GPU, if exactly one can have."""
+        found = {
+            rank
+            for rank, place in self.ranks.items()
+            if place.gpu is not None and place.gpu.pci == pci and pci is not None and same_host(place.host, host)
+        }
+        return found.pop() if len(found) == 1 else None
+
+    def rank_of_pid(self, host: str | None, pid: int | None) -> int | None:
+        """The rank with this process id, if exactly one can have it. Container and host pids differ: only a hint."""
+        found = {r for r, p in self.ranks.items() if pid is not None and p.pid == pid and same_host(p.host, host)}
+        return found.pop() if len(found) == 1 else None
+
+    def ranks_on(self, host: str | None) -> tuple[int, ...]:
+        return tuple(sorted(r for r, p in self.ranks.items() if host and p.host and same_host(p.host, host)))
+
+    def gpu(self, host: str | None, pci: str) -> Gpu:
+        """All that is known of the GPU at this address."""
+        for name, gpus in self.gpus.items():
+            if same_host(name, host):
+                for gpu in gpus:
+                    if gpu.pci == pci:
+                        return gpu if gpu.host or not host else replace(gpu, host=host)
+        return Gpu(host=host, pci=pci)
+
+
+def same_host(a: str | None, b: str | None) -> bool:
+    """Could these two names mean one machine? Unknown matches anything; FQDN and short name match."""
+    if a is None or b is None:
+        return True
+    return a.lower() == b.lower() or short(a) == short(b)
+
+
+def short(host: str) -> str:
+    """The name up to its first dot, lower case; IP addresses stay whole."""
+    return host.lower() if re.fullmatch(r"[\d.]+|[0-9a-f:]*:[0-9a-f:]*", host) else host.lower().split(".", 1)[0]
+
+
+def names_in_path(path: str) -> tuple[int | None, int | None, int | None, str | None]:
+    """(global rank, attempt, local rank, host) as far as a path tells; the last mention counts."""
+    rank = local = attempt = host = None
+    for found in RANK_IN_NAME.finditer(path):
+        rank = int(found[1])
+    if found := ATTEMPT_IN_NAME.search(path):
+        attempt, local = int(found[1]), int(found[2])
+    for found in HOST_IN_NAME.finditer(path):
+        if not re.fullmatch(r"(?:gpu|pod|host|node|ip|worker)[-_]?(?:s|log|logs|info|report)?", found[1], re.I):
+            host = found[1]
+    return rank, attempt, local, host
+
+
+def read_hosts_file(path: Path) -> dict[int, Place]:
+    """`--hosts`: lines of `rank host [local-rank|-] [gpu-index|pci|-]`, separated by blanks, commas or tabs; # comments.
+
+    Raises InputError with the line that can't be understood.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as err:
+        raise InputError(
+            f"{path} can't be read as text ({err}). It should hold lines like: 3 node07 3 0000:c1:00.0"
+        ) from err
+    places: dict[int, Place] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = [w for w in re.split(r"[\s,;]+", line.split("#", 1)[0].strip()) if w]
+        if not words or words[0].lower() == "rank":
+            continue
+        gpu = words[3] if len(words) > 3 and words[3] != "-" else None
+        local = words[2] if len(words) > 2 and words[2] != "-" else None
+        if len(words) < 2 or not words[0].isdigit() or (local is not None and not local.isdigit()):
+            raise InputError(
+                f"{path}:{number}: {line.strip()!r} is not `rank host [local-rank] [gpu-index or PCI address]`."
+            )
+        pci = normal_pci(gpu) if gpu and not gpu.isdigit() else None
+        if gpu and not gpu.isdigit() and pci is None:
+            raise InputError(f"{path}:{number}: {gpu!r} is neither a GPU index nor a PCI address such as 0000:c1:00.0.")
+        known = Gpu(host=words[1], index=int(gpu) if gpu and gpu.isdigit() else None, pci=pci) if gpu else None
+        places[int(words[0])] = Place(words[1], int(local) if local else None, None, known)
+    return places
+
+
+def normal_pci(text: str | None) -> str | None:
+    """'C1:00.0', '00000000:C1:00.0', 'PCI:0000:c1:00' → '0000:c1:00.0'; None if it is no PCI address."""
+    if text is None:
+        return None
+    found = re.fullmatch(
+        r"(?:PCI:|GPU)?(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", text.strip(), re.I
+    )
+    if not found:
+        return None
+    domain = int(found[1] or "0", 16)
+    return f"{domain:04x}:{found[2]}:{found[3]}.{found[4] or '0'}".lower()
+
+
+def _sources(
+    rows: Sequence[InputRow], events: Sequence[Event]
+) -> dict[str, tuple[str | None, int | None, int | None, int | None]]:
+    """For each file: (host, global rank, attempt, local rank) of what is in it, from its content first, then its name."""
+    said: dict[str, Counter[str]] = defaultdict(Counter)
+    declared: dict[str, str] = {}
+    known: dict[str, str] = {}
+    for event in events:
+        if event.kind == "host-name" and isinstance(name := event.details.get("name"), str):
+            declared.setdefault(event.evidence.source, name)
+            known.setdefault(short(name), name)
+        elif event.host:
+            said[event.evidence.source][event.host] += 1
+            known.setdefault(short(event.host), event.host)
+    found: dict[str, tuple[str | None, int | None, int | None, int | None]] = {}
+    for row in rows:
+        rank, attempt, local, named = names_in_path(row.path)
+        hosts = said.get(row.path, Counter())
+        host = declared.get(row.path)
+        if host is None and len({short(h) for h in hosts}) == 1:
+            host = max(hosts, key=len)
+        if host is None:
+            host = _folder_host(row.path, declared) or (known.get(short(named), named) if named and not hosts else None)
+        found[row.path] = (host, rank, attempt, local)
+    return found
+
+
+def _folder_host(path: str, declared: Mapping[str, str]) -> str | None:
+    """The host that a neighbour in the same archive or bundle folder declares (a sosreport's `hostname`)."""
+    if "!" not in path:
+        return None
+    root = path.rsplit("!", 1)[0] + "!"
+    top = path[len(root) :].split("/", 1)[0]
+    names = {name for other, name in declared.items() if other.startswith(root + top)}
+    return names.pop() if len(names) == 1 else None
+
+
+def identify(rows: Sequence[InputRow], events: Sequence[Event], hosts: Mapping[int, Place] | None = None) -> Identities:
+    """The table of ranks and GPUs from all that the files say. `events` as parsed, `hosts` from `--hosts`."""
+    problems: list[Problem] = []
+    canonical = _canonical(events)
+    gpus = _gpus(events, canonical)
+    sources = _sources(rows, events)
+    claims: dict[int, dict[str, Counter[object]]] = defaultdict(lambda: defaultdict(Counter))
+
+    def claim(rank: int, weight: int, **what: object) -> None:
+        for key, value in what.items():
+            if value is not None:
+                claims[rank][key][value] += weight
+
+    for rank, place in (hosts or {}).items():
+        claim(rank, 10_000, host=place.host, local_rank=place.local_rank, pci=place.gpu.pci if place.gpu else None)
+        if place.gpu and place.gpu.index is not None:
+            claim(rank, 10_000, index=place.gpu.index)
+    worlds: Counter[int] = Counter()
+    init = [e for e in events if e.kind == "nccl-init"]
+    widest = max((int(e.details["nranks"]) for e in init if isinstance(e.details.get("nranks"), int)), default=None)  # type: ignore[arg-type]
+    for event in events:
+        d, host = event.details, canonical.get(short(event.host), event.host) if event.host else None
+        if event.kind == "nccl-init" and d.get("nranks") == widest and isinstance(rank := d.get("comm_rank"), int):
+            # Only the widest communicator's ranks are the job's own; in a smaller one they count from 0 again.
+            claim(rank, 100, host=host, pid=event.pid, pci=event.gpu_pci)
+        elif event.kind == "exit" and event.rank is not None:
+            claim(event.rank, 1000, host=host, local_rank=event.local_rank, pid=event.pid)
+        elif event.rank is not None:
+            where = host or sources.get(event.evidence.source, (None,) * 4)[0]
+            claim(
+                event.rank, 1, host=canonical.get(short(where), where) if where else None, local_rank=event.local_rank
+            )
+            if event.kind in ("rank-identity", "nccl-rank"):
+                claim(event.rank, 50, host=host, pid=event.pid, pci=event.gpu_pci)
+        for key in ("world_size", "expected_world"):
+            if isinstance(size := d.get(key), int) and size > 0:
+                worlds[size] += 1
+    if widest:
+        worlds[widest] += 10
+    for row in rows:
+        where, rank, _, local = sources[row.path]
+        if rank is not None and where is not None:
+            claim(rank, 1, host=canonical.get(short(where), where), local_rank=local)
+
+    ranks: dict[int, Place] = {}
+    for rank, fields in sorted(claims.items()):
+        chosen: dict[str, object] = {}
+        for key, votes in fields.items():
+            ((best, weight), *rest) = votes.most_common()
+            if rest and rest[0][1] == weight:
+                if key == "host" and same_host(str(best), str(rest[0][0])):
+                    chosen[key] = best
+                    continue
+                problems.append(
+                    Problem(
+                        says=f"Rank {rank}: the files disagree on its {key} ({best} or {rest[0][0]}); neither is used."
+                    )
+                )
+                continue
+            chosen[key] = best
+        ranks[rank] = _place(chosen, gpus)
+    return Identities(
+        ranks=ranks,
+        gpus=gpus,
+        world_size=worlds.most_common(1)[0][0] if worlds else None,
+        problems=tuple(problems),
+    )
+
+
+def _place(chosen: Mapping[str, object], gpus: Mapping[str | None, tuple[Gpu, ...]]) -> Place:
+    host = chosen.get("host")
+    pci, index = chosen.get("pci"), chosen.get("index")
+    gpu: Gpu | None = None
+    for name, listed in gpus.items():
+        if host is None or same_host(name, str(host)):
+            for one in listed:
+                if (pci is not None and one.pci == pci) or (pci is None and index is not None and one.index == index):
+                    gpu = one
+    if gpu is None and pci is not None:
+        gpu = Gpu(host=str(host) if host else None, pci=str(pci))
+    local, pid = chosen.get("local_rank"), chosen.get("pid")
+    return Place(
+        str(host) if host else None,
+        local if isinstance(local, int) else None,
+        pid if isinstance(pid, int) else None,
+        gpu,
+    )
+
+
+def _canonical(events: Iterable[Event]) -> dict[str, str]:
+    """Short name → the longest spelling that any file uses."""
+    best: dict[str, str] = {}
+    for event in events:
+        for name in (event.host, event.details.get("name") if event.kind == "host-name" else None):
+            if isinstance(name, str) and name and len(name) > len(best.get(short(name), "")):
+                best[short(name)] = name
+    return best
+
+
+def _gpus(events: Sequence[Event], canonical: Mapping[str, str]) -> dict[str | None, tuple[Gpu, ...]]:
+    merged: dict[tuple[str | None, str], dict[str, object]] = {}
+    index_only: list[tuple[str | None, dict[str, object]]] = []
+    for event in events:
+        if event.gpu_pci is None and event.kind != "gpu-info":
+            continue
+        host = canonical.get(short(event.host), event.host) if event.host else None
+        if event.kind == "gpu-info":
+            fields = {k: v for k, v in event.details.items() if v is not None}
+            if event.gpu_pci is None:
+                index_only.append((host, fields))
+            else:
+                into = merged.setdefault((host, event.gpu_pci), {})
+                for key, value in fields.items():
+                    into.setdefault(key, value)
+        elif event.kind in ("xid", "nccl-init") and event.gpu_pci:
+            merged.setdefault((host, event.gpu_pci), {})
+    for host, fields in index_only:  # `nvidia-smi -L` gives index and UUID, no address
+        for (where, _), known in merged.items():
+            if same_host(where, host) and known.get("uuid") and known.get("uuid") == fields.get("uuid"):
+                known.setdefault("index", fields.get("index"))
+                known.setdefault("model", fields.get("model"))
+    found: dict[str | None, list[Gpu]] = defaultdict(list)
+    lone = {h for h, _ in merged if h is not None}
+    for (host, pci), known in sorted(merged.items(), key=lambda x: (x[0][0] or "", x[0][1])):
+        if host is None and len(lone) == 1 and (next(iter(lone)), pci) in merged:
+            continue  # the same card, seen in a file that names no host
+        index = known.get("index")
+        found[host].append(
+            Gpu(
+                host=host,
+                pci=pci,
+                index=index if isinstance(index, int) else None,
+                uuid=_text(known.get("uuid")),
+                serial=_text(known.get("serial")),
+                model=_text(known.get("model")),
+                details={
+                    k: v  # type: ignore[misc]
+                    for k, v in known.items()
+                    if k not in ("index", "uuid", "serial", "model", "pci")
+                },
+            )
+        )
+    return {host: tuple(gpus) for host, gpus in found.items()}
+
+
+def _text(value: object) -> str | None:
+    return str(value) if value is not None and value != "" else None
+
+
+def attribute(
+    events: Sequence[Event], rows: Sequence[InputRow], known: Identities
+) -> tuple[list[Event], list[InputRow]]:
+    """Fill in rank and host where the table, a neighbour or the file's name tells them; unknown stays None."""
+    canonical = _canonical(events)
+    sources = _sources(rows, events)
+    by_local = _local_ranks(events, sources, known)
+    out: list[Event] = []
+    for event in events:
+        where, named, attempt, local_in_name = sources.get(event.evidence.source, (None, None, None, None))
+        host = event.host or where
+        host = canonical.get(short(host), host) if host else None
+        local = event.local_rank if event.local_rank is not None else local_in_name
+        rank = event.rank
+        if rank is None and event.kind not in NOBODY:
+            if local is not None:
+                rank = by_local.get((event.evidence.source, local), by_local.get((host, local)))
+            if rank is None:
+                rank = named
+            if rank is None and event.gpu_pci is not None:
+                rank = known.rank_of_gpu(host, event.gpu_pci)
+            if rank is None and event.pid is not None and host is not None:
+                rank = known.rank_of_pid(host, event.pid)
+        if host is None and rank is not None and rank in known.ranks:
+            host = known.ranks[rank].host
+        if (rank, host, local, attempt) != (event.rank, event.host, event.local_rank, event.attempt):
+            event = replace(
+                event,
+                rank=rank,
+                host=host,
+                local_rank=local,
+                attempt=event.attempt if event.attempt is not None else attempt,
+            )
+        out.append(event)
+    ranks_in: dict[str, set[int]] = defaultdict(set)
+    for event in out:
+        if event.rank is not None:
+            ranks_in[event.evidence.source].add(event.rank)
+    named_rows = []
+    for row in rows:
+        where, rank, _, _ = sources[row.path]
+        inside = ranks_in.get(row.path, set())
+        rank = rank if rank is not None else next(iter(inside)) if len(inside) == 1 else row.rank
+        named_rows.append(replace(row, host=canonical.get(short(where), where) if where else row.host, rank=rank))
+    return out, named_rows
+
+
+NOBODY = frozenset({"host-name", "gpu-info", "driver-version", "clock-anchor", "boot-start", "setting"})
+"""Kinds that belong to a host or a file, not to a rank."""
+
+
+def _local_ranks(
+    events: Sequence[Event],
+    sources: Mapping[str, tuple[str | None, int | None, int | None, int | None]],
+    known: Identities,
+) -> dict[tuple[str | None, int], int]:
+    """(file or host, local rank) → global rank."""
+    found: dict[tuple[str | None, int], int] = {}
+    for event in events:
+        source = event.evidence.source
+        if event.kind == "rendezvous" and isinstance(globals_ := event.details.get("global_ranks"), tuple):
+            for local, rank in enumerate(globals_):
+                if isinstance(rank, int):
+                    found.setdefault((source, local), rank)
+                    if host := sources.get(source, (None,))[0]:
+                        found.setdefault((host, local), rank)
+        elif event.rank is not None and event.local_rank is not None:
+            found.setdefault((source, event.local_rank), event.rank)
+            if event.host:
+                found.setdefault((event.host, event.local_rank), event.rank)
+    for rank, place in known.ranks.items():
+        if place.host is not None and place.local_rank is not None:
+            found.setdefault((place.host, place.local_rank), rank)
+    hosts = {short(p.host) for p in known.ranks.values() if p.host} | {short(s[0]) for s in sources.values() if s[0]}
+    if len(hosts) <= 1:  # one machine: its local ranks are the job's ranks
+        for event in events:
+            if event.local_rank is not None:
+                found.setdefault((event.evidence.source, event.local_rank), event.local_rank)
+        for path, (_, _, _, local) in sources.items():
+            if local is not None:
+                found.setdefault((path, local), local)
+    return found
+
+
+def hosts_of(known: Identities, events: Iterable[Event]) -> Iterator[tuple[str, tuple[Gpu, ...]]]:
+    """(host, its GPUs), by name; hosts that only events mention have none."""
+    names = (
+        {h for h in known.gpus if h}
+        | {e.host for e in events if e.host}
+        | {p.host for p in known.ranks.values() if p.host}
+    )
+    for name in sorted(names):
+        yield name, known.gpus.get(name, ())

@@ -1,0 +1,265 @@
+"""The whole way on one page: paths → collect → scan → parse → identify → align → reconstruct → diagnose."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import tzinfo
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from nccl_forensics import clocks, diagnose, identify, sniff, watchdogs
+from nccl_forensics.collect import Source, collect
+from nccl_forensics.model import Event, Incident, InputRow, Problem, Rank, Reconstruction
+from nccl_forensics.plugins import Parser, Parsers, parsers
+from nccl_forensics.scan import Line, Scanner
+
+KEPT = 20_000
+"""Events of one kind kept from the start of one file; of the rest the newest `KEPT_LAST`; the others are counted.
+Enough for a thousand ranks that each write twenty lines of a kind. Our judgement."""
+KEPT_LAST = 2_000
+PULSE_FIRST, PULSE_LAST = 200, 800
+"""Lines of progress (which can be every line of a log) that are read from the start and the end of a file."""
+PULSE = frozenset({"progress"})
+"""Parsers whose lines are only a pulse."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What one file gave."""
+
+    row: InputRow
+    events: tuple[Event, ...] = ()
+    values: tuple[Any, ...] = ()
+    """What file parsers yield besides events: Flight Recorder dumps."""
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """All that the report shows."""
+
+    rows: tuple[InputRow, ...]
+    events: tuple[Event, ...]
+    known: identify.Identities
+    clocks: tuple[Any, ...]
+    incidents: tuple[Incident, ...]
+    ranks: tuple[Rank, ...]
+    collectives: Reconstruction
+    problems: tuple[Problem, ...]
+    options: Mapping[str, str | None] = field(default_factory=dict)
+
+
+class _Kept:
+    """The first and last events of each kind of one file."""
+
+    def __init__(self) -> None:
+        self.first: list[Event] = []
+        self.counts: Counter[str] = Counter()
+        self.last: dict[str, deque[Event]] = {}
+
+    def add(self, event: Event) -> None:
+        self.counts[event.kind] += 1
+        if self.counts[event.kind] <= KEPT:
+            self.first.append(event)
+        else:
+            self.last.setdefault(event.kind, deque(maxlen=KEPT_LAST)).append(event)
+
+    def dropped(self) -> dict[str, int]:
+        return {k: n - KEPT - KEPT_LAST for k, n in self.counts.items() if n > KEPT + KEPT_LAST}
+
+    def events(self) -> tuple[Event, ...]:
+        if not self.last:
+            return tuple(self.first)
+        return tuple(
+            sorted(self.first + [e for d in self.last.values() for e in d], key=lambda e: e.evidence.line or 0)
+        )
+
+
+def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
+    """Everything that the parsers find in one file. Never raises for what is in the file."""
+    row = InputRow(path=source.path, mtime_ns=source.mtime_ns)
+    if source.stream is None:
+        return Parsed(
+            replace(row, status=source.status, reason=source.reason, format=sniff.by_name(source.name) or "unknown")
+        )
+    head = source.head(4096)
+    for one in known.files:
+        if one.claims(head, source.name):
+            return _structured(source, row, one.name, one.read(source))
+    kept, titles, problems = _Kept(), Counter[str](), []
+    pulse: deque[Line] = deque(maxlen=PULSE_LAST)
+    pulses = 0
+    for line in scanner.lines(source.path, source.stream):
+        readers = dict.fromkeys(p for hit in sorted(line.hits) for p in known.by_literal[hit])
+        if all(p.name in PULSE for p in readers):
+            pulses += 1
+            if pulses > PULSE_FIRST:
+                pulse.append(line.detached())
+                continue
+        _give(line, readers, kept, titles)
+    for line in pulse:
+        _give(line, [p for p in known.lines if p.name in PULSE], kept, titles)
+    for kind, number in sorted(kept.dropped().items()):
+        problems.append(
+            Problem(says=f"{number:,} more lines of kind {kind} were counted and not kept", source=source.path)
+        )
+    events = kept.events()
+    if pulse:
+        events = tuple(sorted(events, key=lambda e: e.evidence.line or 0))
+    format_ = sniff.sniff(head, source.name) or ("job-log" if titles else "unknown")
+    status, reason = source.status, source.reason
+    if format_ == "unknown" and not events and status == "read":
+        status, reason = "skipped", "nothing in it was recognised; it is listed so that you know it was looked at"
+    return Parsed(
+        replace(row, status=status, reason=reason, format=format_, bytes=source.bytes_read, events=len(events)),
+        events,
+        (),
+        tuple(problems),
+    )
+
+
+def _give(line: Line, readers: Iterable[Parser], kept: _Kept, titles: Counter[str]) -> None:
+    for one in readers:
+        for event in one.read(line):
+            kept.add(event)
+            titles[one.name] += 1
+
+
+def _structured(source: Source, row: InputRow, format_: str, found: Iterable[Any]) -> Parsed:
+    events: list[Event] = []
+    values: list[Any] = []
+    problems: list[Problem] = []
+    for item in found:
+        if isinstance(item, Event):
+            events.append(item)
+        elif isinstance(item, Problem):
+            problems.append(item)
+        else:
+            values.append(item)
+    status, reason = source.status, source.reason
+    if status == "read" and problems:
+        status = "partial" if values or events else "failed"
+        reason = problems[0].says
+    return Parsed(
+        replace(
+            row,
+            status=status,
+            reason=reason,
+            format=format_.replace("_", "-"),
+            bytes=source.bytes_read,
+            events=len(events),
+        ),
+        tuple(events),
+        tuple(values),
+        tuple(problems),
+    )
+
+
+def read(
+    paths: Sequence[str], *, stdin: BinaryIO | None = None, progress: Callable[[str, int], None] | None = None
+) -> list[Parsed]:
+    """Every file of the pile, members of archives included. Raises InputError for a path that isn't there."""
+    known = parsers()
+    scanner = Scanner(known.by_literal)
+    found = []
+    for source in collect(paths, stdin=stdin):
+        found.append(read_source(source, known, scanner))
+        if progress is not None:
+            progress(source.path, found[-1].row.bytes)
+    return found
+
+
+def analyze(
+    paths: Sequence[str],
+    *,
+    stdin: BinaryIO | None = None,
+    zone: tzinfo | None = None,
+    year: int | None = None,
+    hosts: Path | None = None,
+    progress: Callable[[str, int], None] | None = None,
+) -> Analysis:
+    """From paths to incidents. Raises InputError for what the user can mend."""
+    places = identify.read_hosts_file(hosts) if hosts is not None else None
+    parsed = read(paths, stdin=stdin, progress=progress)
+    return conclude(parsed, zone=zone, year=year, places=places)
+
+
+def conclude(
+    parsed: Sequence[Parsed],
+    *,
+    zone: tzinfo | None = None,
+    year: int | None = None,
+    places: Mapping[int, identify.Place] | None = None,
+) -> Analysis:
+    """From what the files gave to incidents: the part that needs all files at once."""
+    rows: Sequence[InputRow] = [p.row for p in parsed]
+    events: Sequence[Event] = [e for p in parsed for e in p.events]
+    known = identify.identify(rows, events, places)
+    events, rows = identify.attribute(events, rows, known)
+    known = identify.identify(rows, events, places)  # prefixes that have become ranks now tell hosts and pids
+    events = merge_repeats(events)
+    aligned = clocks.align(events, rows, zone=zone, year=year)
+    dumps = [v for p in parsed for v in p.values]
+    collectives = watchdogs.merge(_from_dumps(dumps, known), watchdogs.reconstruct(aligned.events, known))
+    incidents = diagnose.diagnose(aligned, known, collectives, rows)
+    rows = _spans(rows, aligned.events)
+    problems = [q for p in parsed for q in p.problems] + list(known.problems) + list(collectives.problems)
+    ranks = incidents[0].ranks if incidents else diagnose.no_incident_ranks(aligned, known, collectives, rows)
+    return Analysis(
+        rows=tuple(rows),
+        events=aligned.events,
+        known=known,
+        clocks=aligned.clocks,
+        incidents=incidents,
+        ranks=ranks,
+        collectives=collectives,
+        problems=tuple(dict.fromkeys(problems)),
+    )
+
+
+def _from_dumps(dumps: Sequence[Any], known: identify.Identities) -> Reconstruction:
+    if not dumps:
+        return Reconstruction()
+    from nccl_forensics import collectives  # numpy: only when there are dumps
+
+    return collectives.reconstruct(dumps, expected_world=known.world_size)
+
+
+def merge_repeats(events: Sequence[Event]) -> list[Event]:
+    """One row for what several files print: the same Xid at the same uptime, or the same line with the same stamp.
+
+    The first printing stays, `repeats` counts them. Rows of one file are never merged with each other unless they
+    are equal in text and time, as in a bug report that holds one kernel log three times.
+    """
+    kept: dict[tuple[object, ...], int] = {}
+    out: list[Event] = []
+    for event in events:
+        stamp = event.stamp
+        if stamp is None or event.role == "context":
+            out.append(event)
+            continue
+        clock = ("boot", stamp.boot_ns // 1000) if stamp.boot_ns is not None else ("wall", stamp.wall_ns)
+        key = (event.kind, event.host, event.rank, event.gpu_pci, event.evidence.text[-160:], *clock)
+        if key in kept and (stamp.boot_ns is not None or out[kept[key]].evidence.source != event.evidence.source):
+            first = out[kept[key]]
+            better = first
+            if first.stamp is not None and first.stamp.wall_ns is None and stamp.wall_ns is not None:
+                better = replace(event, repeats=0)  # the printing that also has the wall clock
+            out[kept[key]] = replace(better, repeats=first.repeats + 1)
+            continue
+        kept[key] = len(out)
+        out.append(event)
+    return out
+
+
+def _spans(rows: Sequence[InputRow], events: Sequence[Event]) -> list[InputRow]:
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for event in events:
+        if event.time_ns is not None:
+            path = event.evidence.source
+            first[path] = min(first.get(path, event.time_ns), event.time_ns)
+            last[path] = max(last.get(path, event.time_ns), event.time_ns)
+    return [replace(r, first_ns=first.get(r.path), last_ns=last.get(r.path)) for r in rows]

@@ -1,0 +1,203 @@
+"""What speaks for and against each cause. One file for each family; a rule is a pure function over a `Case`.
+
+    @rule
+    def gpu_lost(case: Case) -> Iterator[Finding]: ...
+
+Every rule in this folder is found by listing it. A rule yields what it can prove and knows nothing of other rules; the
+engine (diagnose.py) adds findings on the same cause and subject, relates them to the collectives, and normalises.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+from nccl_forensics import catalog
+from nccl_forensics.clocks import Aligned
+from nccl_forensics.identify import Identities
+from nccl_forensics.model import Detail, Event, Finding, InputRow, Reconstruction
+
+SECOND = 1_000_000_000
+
+JOB_KINDS = frozenset(
+    {"watchdog-timeout", "pg-status", "pg-async", "pg-abort", "pg-watchdog-cuda", "pg-observed", "pg-dump-local"}
+    | {"pg-dump-remote", "pg-blocking", "pg-uniqueid", "pg-heartbeat", "pg-desync", "pgw-mismatch", "monitored-barrier"}
+    | {
+        "gloo-wait",
+        "gloo-closed",
+        "gloo-reached",
+        "store-wait",
+        "store-broken",
+        "store-barrier",
+        "store-clients",
+        "exit",
+    }
+    | {"store-connect", "rdzv-heartbeat", "rdzv-error", "python-exception", "cuda-oom", "cuda-error", "storage-error"}
+    | {
+        "dataloader-killed",
+        "dataloader-exit",
+        "nccl-closed",
+        "nccl-ib-error",
+        "nccl-ib-event",
+        "nccl-warn-cuda",
+        "nccl-shm",
+    }
+    | {
+        "nccl-bootstrap",
+        "slurm-oom",
+        "slurm-time-limit",
+        "slurm-cancel",
+        "srun-exit",
+        "k8s-oom",
+        "k8s-evicted",
+        "ray-died",
+    }
+    | {"ds-exit", "restart", "agent-death", "sigterm-sent", "nan", "preempted", "shm-bus-error"}
+)
+"""Lines that a failing training job writes, as against a kernel."""
+
+DETECTED = frozenset(
+    {"watchdog-timeout", "pg-async", "pg-watchdog-cuda", "pg-blocking", "pg-uniqueid", "monitored-barrier", "gloo-wait"}
+    | {
+        "gloo-closed",
+        "store-wait",
+        "store-barrier",
+        "pg-heartbeat",
+        "exit",
+        "pgw-mismatch",
+        "nccl-closed",
+        "nccl-ib-error",
+    }
+    | {"pg-abort", "pg-dump-local", "python-exception"}
+)
+"""Lines by which the job itself noticed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    value: float
+    why: str
+    source: str
+
+
+@cache
+def _weights() -> dict[str, Weight]:
+    return {k: Weight(float(v["value"]), v["why"], v["source"]) for k, v in catalog.load("weights").items()}
+
+
+def weight(name: str) -> float:
+    """The log-odds of this kind of evidence (catalog/weights.toml)."""
+    return _weights()[name].value
+
+
+@dataclass(frozen=True)
+class Case:
+    """All that is known when the causes are weighed."""
+
+    events: tuple[Event, ...]
+    known: Identities
+    collectives: Reconstruction
+    aligned: Aligned
+    rows: tuple[InputRow, ...] = ()
+
+    def of(self, *kinds: str) -> tuple[Event, ...]:
+        return tuple(e for e in self.events if e.kind in kinds)
+
+    @cached_property
+    def job(self) -> bool:
+        """Does the pile hold a trace of a training job that failed?"""
+        return any(e.kind in JOB_KINDS for e in self.events) or bool(
+            self.collectives.suspects or (self.collectives.groups and not self.collectives.healthy)
+        )
+
+    @cached_property
+    def detected(self) -> Event | None:
+        """The first line, in time, by which the job itself noticed; by file order where no line has a time."""
+        found = [e for e in self.events if e.kind in DETECTED]
+        timed = [e for e in found if e.time_ns is not None and e.kind != "python-exception"] or [
+            e for e in found if e.time_ns is not None
+        ]
+        return min(timed, key=lambda e: e.time_ns or 0) if timed else (found[0] if found else None)
+
+    @cached_property
+    def onset_ns(self) -> int | None:
+        """When the first waiter began to wait, on the reference clock."""
+        starts = [g.first_arrival_ns for g in self.collectives.groups[:1] if g.first_arrival_ns is not None]
+        for event in self.of("watchdog-timeout"):
+            waited = event.details.get("waited_ms")
+            if event.time_ns is not None and isinstance(waited, int):
+                starts.append(event.time_ns - waited * 1_000_000)
+        return min(starts, default=None)
+
+    def timing(self, event: Event) -> tuple[float, str | None]:
+        """(log-odds, words) for when this event came relative to the job's failure; (0, None) if there is no job."""
+        if not self.job:
+            return 0.0, None
+        seen = self.detected
+        if seen is None or event.time_ns is None or seen.time_ns is None:
+            return weight("order_unknown"), "its time against the job's cannot be shown"
+        order = self.aligned.before(event, seen)
+        if event.clock != seen.clock and (event.clock in self.aligned.assumed or seen.clock in self.aligned.assumed):
+            # A clock whose zone is only assumed can be off by whole quarters of an hour, so minutes prove nothing,
+            # but a day does.
+            gap = abs(event.time_ns - seen.time_ns)
+            if gap > 26 * 3600 * SECOND:
+                return weight("long_before"), "it came more than a day away from the job's failure"
+            return weight("order_unknown"), "its clock's zone is not known, so the order cannot be shown"
+        onset = self.onset_ns if self.onset_ns is not None else seen.time_ns
+        margin = (event.uncertainty_ns or 0) + (seen.uncertainty_ns or 0)
+        if order is False and event.time_ns - seen.time_ns > margin + 2 * SECOND:
+            return weight("too_late"), "it came after the job had given up"
+        if event.time_ns < onset - LONG_BEFORE_S * SECOND - margin:
+            return weight("long_before"), "it came long before, and the job went on"
+        return 0.0, None
+
+
+LONG_BEFORE_S = 3600
+"""A fault that kills a rank shows in the next collective, so within one step; an hour is generous. Our judgement."""
+
+
+Rule = Callable[[Case], Iterable[Finding]]
+_RULES: list[Rule] = []
+
+
+def rule(function: Rule) -> Rule:
+    """Mark a function as a rule."""
+    _RULES.append(function)
+    return function
+
+
+@cache
+def rules() -> tuple[Rule, ...]:
+    """Every rule of this folder, in a stable order."""
+    for info in sorted(pkgutil.iter_modules(__path__), key=lambda x: x.name):
+        importlib.import_module(f"{__name__}.{info.name}")
+    return tuple(_RULES)
+
+
+def number(event: Event, key: str) -> int | None:
+    """An integer detail, or None."""
+    value = event.details.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def text(event: Event, key: str) -> str | None:
+    """A text detail, or None."""
+    value: Detail = event.details.get(key)
+    return value if isinstance(value, str) and value else None
+
+
+def at(event: Event) -> int:
+    """For sorting and gaps inside one host: reference time, else uptime, else 0."""
+    if event.time_ns is not None:
+        return event.time_ns
+    return event.stamp.boot_ns if event.stamp is not None and event.stamp.boot_ns is not None else 0
+
+
+def findings(case: Case) -> Iterator[Finding]:
+    """What all rules say."""
+    for one in rules():
+        yield from one(case)

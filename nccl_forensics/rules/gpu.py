@@ -1,0 +1,441 @@
+"""GPUs, their boards, links and firmware: Xid and SXid lines, PCIe errors, and what they have in common."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from nccl_forensics import catalog, words
+from nccl_forensics.model import Event, Finding, Gpu
+from nccl_forensics.rules import SECOND, Case, at, number, rule, text, weight
+
+BURST_S = 120
+"""Lines of one GPU failure follow within seconds; hung requests repeat every 45 s (Xid 119). Our judgement."""
+TOGETHER_S = 2
+"""GPUs lost within this time share a cause (xid.toml, pattern multi-79-shared-power)."""
+LOST = frozenset({79})
+LOST_KINDS = frozenset({"nvrm-fallen"})
+MEMORY = frozenset({48, 64, 94, 95, 140, 161, 171, 172})
+MEMORY_NOTED = frozenset({63})
+FIRMWARE = frozenset({61, 62, 119, 120, 122})
+NVLINK = frozenset({74, 144, 145, 146, 147, 148, 149, 150})
+APPLICATION = frozenset({13, 31, 69})
+PEER_ACCESS_SXID = frozenset({12028, 11004})
+"""SXids of a misdirected or vanished peer access (xid.toml, sxid_class nonfatal): they do not indict the switch."""
+DESKTOP = ("xorg", "xwayland", "gnome-shell", "kwin", "mutter", "firefox", "chrome", "plasmashell", "compiz")
+"""Programs that no training job runs."""
+FLOOD = 8
+"""Corrected link errors on one port, within a minute, that make a flood. Our judgement."""
+MINUTE = 60 * SECOND
+ECC_STORMS = 4
+"""Xid 92 lines on one card that make a trend. Our judgement."""
+
+
+@dataclass(slots=True)
+class Burst:
+    """GPU lines of one host that belong together in time."""
+
+    host: str | None
+    boot: int | None
+    events: list[Event] = field(default_factory=list)
+
+    def xids(self, *numbers: int) -> list[Event]:
+        return [e for e in self.events if e.kind == "xid" and number(e, "xid") in numbers]
+
+    def lost(self) -> dict[str, Event]:
+        """PCI address → the first line that says this GPU is gone."""
+        found: dict[str, Event] = {}
+        for event in self.events:
+            gone = (event.kind == "xid" and number(event, "xid") in LOST) or event.kind in LOST_KINDS
+            if gone and event.gpu_pci:
+                found.setdefault(event.gpu_pci, event)
+        return found
+
+
+def bursts(case: Case) -> list[Burst]:
+    """Xid, SXid and kindred lines, by host, boot and time."""
+    streams: dict[tuple[str | None, int | None], list[Event]] = defaultdict(list)
+    for event in case.events:
+        if event.kind in ("xid", "sxid") or event.kind in LOST_KINDS or event.kind in BESIDE:
+            key_boot = event.boot if event.time_ns is None else None
+            streams[event.host or event.evidence.source, key_boot].append(event)
+    found: list[Burst] = []
+    for (_, boot), inside in streams.items():
+        inside.sort(key=lambda e: (at(e), e.evidence.line or 0))
+        for event in inside:
+            last = found[-1] if found and found[-1].events[-1] in inside else None
+            if last is None or at(event) - at(last.events[-1]) > BURST_S * SECOND:
+                found.append(Burst(event.host, boot, []))
+            found[-1].events.append(event)
+    return found
+
+
+BESIDE = frozenset(
+    {
+        "aer-uncorrected",
+        "aer-bit-surprise-down",
+        "pciehp-link",
+        "dpc-containment",
+        "nvrm-rminit-failed",
+        "nvrm-pmu-halted",
+    }
+    | {"nvrm-rm-init-adapter"}
+)
+"""Kernel lines that belong into the same picture."""
+
+
+def _same_board(case: Case, host: str | None, addresses: Iterable[str]) -> list[list[str]]:
+    """Addresses, grouped by board: two functions with one serial are one dual-GPU board (K80)."""
+    boards: dict[str, list[str]] = defaultdict(list)
+    for pci in addresses:
+        serial = case.known.gpu(host, pci).serial
+        boards[serial if serial and serial.strip("0") else pci].append(pci)
+    return list(boards.values())
+
+
+def _gpus(case: Case, host: str | None, addresses: Iterable[str]) -> tuple[Gpu, ...]:
+    return tuple(case.known.gpu(host, pci) for pci in sorted(addresses))
+
+
+def _ranks(case: Case, gpus: Iterable[Gpu], events: Iterable[Event] = ()) -> tuple[int, ...]:
+    found = {case.known.rank_of_gpu(g.host, g.pci) for g in gpus} | {e.rank for e in events}
+    return tuple(sorted(r for r in found if r is not None))
+
+
+def _finding(
+    case: Case,
+    cause: str,
+    says: str,
+    value: float,
+    events: Sequence[Event],
+    host: str | None,
+    gpus: tuple[Gpu, ...],
+    detail: str | None = None,
+    ranks: tuple[int, ...] | None = None,
+) -> Finding:
+    shift, why = case.timing(events[0])
+    return Finding(
+        cause=cause,
+        says=says + (f" ({why})" if why else ""),
+        weight=value + shift,
+        ranks=_ranks(case, gpus) if ranks is None else ranks,
+        hosts=(host,) if host else (),
+        gpus=gpus,
+        events=tuple(events),
+        detail=detail,
+        onset_ns=events[0].time_ns,
+    )
+
+
+@rule
+def gpu_lines(case: Case) -> Iterator[Finding]:
+    """The first fault of each burst is its cause; what follows on the same host is its echo."""
+    for burst in bursts(case):
+        host, lost = burst.host, burst.lost()
+        if lost:
+            yield from _lost(case, burst, lost)
+            continue
+        yield from _not_lost(case, burst, host)
+
+
+def _lost(case: Case, burst: Burst, lost: dict[str, Event]) -> Iterator[Finding]:
+    host = burst.host
+    first = min(at(e) for e in lost.values())
+    together = {p: e for p, e in lost.items() if at(e) - first <= TOGETHER_S * SECOND}
+    where = f" in {host}" if host else ""
+    boards = _same_board(case, host, together)
+    if len(boards) > 1:
+        spread_s = (max(at(e) for e in together.values()) - first) / SECOND
+        exact = all(
+            e.stamp is not None and (e.stamp.boot_ns is not None or e.stamp.resolution_ns < SECOND)
+            for e in together.values()
+        )
+        within = f"within {spread_s * 1000:.1f} ms" if exact and spread_s < 1 else f"within {max(spread_s, 1):.0f} s"
+        gpus = _gpus(case, host, together)
+        yield _finding(
+            case,
+            "psu_rail_loss",
+            f"{len(together)} GPUs{where} ({words.listing(sorted(together))}) were lost {within} of each other: they share something that failed",
+            weight("shared_power"),
+            sorted(together.values(), key=at),
+            host,
+            gpus,
+            "several cards",
+        )
+    else:
+        (addresses,) = boards
+        event = together[addresses[0]]
+        link = [
+            e
+            for e in burst.events
+            if e.kind in ("aer-uncorrected", "aer-bit-surprise-down", "pciehp-link", "dpc-containment")
+            and at(e) <= at(event)
+        ]
+        name = "GPU " + words.listing(addresses)
+        board = " (both on one board)" if len(addresses) > 1 else ""
+        code = "Xid 79" if event.kind == "xid" else "no answer on the bus"
+        yield _finding(
+            case,
+            "gpu_off_bus",
+            f"{name}{board}{where} fell off the PCIe bus ({code})",
+            weight("xid_fatal"),
+            [event, *[e for p, e in together.items() if p != addresses[0]]],
+            host,
+            _gpus(case, host, addresses),
+            "link" if link else "bus",
+        )
+        if link:
+            yield _finding(
+                case,
+                "gpu_off_bus",
+                f"its link went down first: {_short(link[0])}",
+                0.3,
+                link[:2],
+                host,
+                _gpus(case, host, addresses),
+                "link",
+            )
+    later = {p: e for p, e in lost.items() if p not in together}
+    for pci, event in later.items():
+        yield _finding(
+            case,
+            "gpu_off_bus",
+            f"GPU {pci}{where} fell off the PCIe bus later in the same burst",
+            1.0,
+            [event],
+            host,
+            _gpus(case, host, [pci]),
+            "bus",
+        )
+
+
+def _short(event: Event) -> str:
+    return event.evidence.text[:160]
+
+
+def _not_lost(case: Case, burst: Burst, host: str | None) -> Iterator[Finding]:
+    where = f" in {host}" if host else ""
+    by_gpu: dict[str, list[Event]] = defaultdict(list)
+    for event in burst.events:
+        if event.kind == "xid" and event.gpu_pci:
+            by_gpu[event.gpu_pci].append(event)
+    peer = [e for e in burst.events if e.kind == "sxid" and number(e, "sxid") in PEER_ACCESS_SXID] + burst.xids(137)
+    fatal_switch = [
+        e for e in burst.events if e.kind == "sxid" and e.role == "cause" and number(e, "sxid") not in PEER_ACCESS_SXID
+    ]
+    links = burst.xids(*NVLINK)
+    real_links = [e for e in links if e.role == "cause" or number(e, "xid") == 74]
+    if real_links or fatal_switch:
+        first = min([*real_links, *fatal_switch], key=at)
+        gpus = _gpus(case, host, {e.gpu_pci for e in links if e.gpu_pci})
+        what = (
+            f"NVSwitch {number(first, 'switch')} reports fatal SXid {number(first, 'sxid')}"
+            if first.kind == "sxid"
+            else f"NVLink error Xid {number(first, 'xid')} on GPU {first.gpu_pci}"
+        )
+        yield _finding(
+            case,
+            "nvlink",
+            f"{what}{where}" + (f"; {words.count(len(gpus), 'GPU')} saw it" if len(gpus) > 1 else ""),
+            weight("xid_fatal"),
+            [first, *[e for e in sorted([*real_links, *fatal_switch], key=at) if e is not first][:3]],
+            host,
+            gpus,
+            ranks=() if len(gpus) > 1 else None,
+        )
+        return
+    for pci, inside in by_gpu.items():
+        inside.sort(key=lambda e: (at(e), e.evidence.line or 0))
+        gpus = _gpus(case, host, [pci])
+        numbers = {number(e, "xid") for e in inside}
+        memory = [e for e in inside if number(e, "xid") in MEMORY]
+        noted = [e for e in inside if number(e, "xid") in MEMORY_NOTED]
+        firmware = [e for e in inside if number(e, "xid") in FIRMWARE]
+        program = [e for e in inside if number(e, "xid") in APPLICATION]
+        if memory:
+            only_contained = {number(e, "xid") for e in memory} == {94}
+            if only_contained and peer and not noted:
+                yield _finding(
+                    case,
+                    "gpu_memory",
+                    f"GPU {pci}{where} met a contained error (Xid 94) in the same second as a failed access between peers: "
+                    "poisoned data from another GPU looks the same as broken memory here",
+                    0.2,
+                    [memory[0], peer[0]],
+                    host,
+                    gpus,
+                    "peer access",
+                )
+                continue
+            yield _finding(
+                case,
+                "gpu_memory",
+                f"GPU {pci}{where} had an uncorrectable memory error (Xid {number(memory[0], 'xid')}"
+                + (
+                    ", then "
+                    + words.listing(
+                        f"{n}" for n in sorted(numbers - {number(memory[0], "xid")}) if n in MEMORY | MEMORY_NOTED
+                    )
+                    if len(numbers & (MEMORY | MEMORY_NOTED)) > 1
+                    else ""
+                )
+                + ")",
+                weight("xid_fatal"),
+                [*memory[:2], *noted[:1]],
+                host,
+                gpus,
+                "row remapped" if noted else "uncorrectable",
+            )
+        elif firmware:
+            hung = [e for e in firmware if number(e, "xid") in (62, 119, 120)] or firmware
+            names = {t for e in firmware if (t := text(e, "name"))}
+            yield _finding(
+                case,
+                "gpu_firmware",
+                f"GPU {pci}{where}: its own processor stopped answering (Xid {words.listing(str(n) for n in sorted(n for n in numbers & FIRMWARE if n))})"
+                + (f"; {words.listing(sorted(names)[:3])} only asked" if names else ""),
+                weight("xid_fatal")
+                if any(e.role == "cause" for e in hung) or len(firmware) > 1
+                else weight("xid_symptom") + 0.8,
+                hung[:3],
+                host,
+                gpus,
+            )
+            if program and at(program[0]) < at(firmware[0]):
+                yield _finding(
+                    case,
+                    "gpu_app_fault",
+                    f"a fault of the program on GPU {pci} came just before (Xid {number(program[0], 'xid')})",
+                    weight("xid_application") - 1.0,
+                    program[:2],
+                    host,
+                    gpus,
+                )
+        elif program:
+            names = {t for e in program if (t := text(e, "name"))}
+            desktop = any(n.lower().startswith(DESKTOP) for n in names)
+            yield _finding(
+                case,
+                "gpu_app_fault",
+                f"a program on GPU {pci}{where} made an illegal access (Xid {number(program[0], 'xid')}"
+                + (f", {words.listing(sorted(names)[:2])}" if names else "")
+                + ")",
+                weight("xid_application") - (4.0 if desktop and case.job else 0.0),
+                program[:3],
+                host,
+                gpus,
+                "desktop" if desktop else None,
+                ranks=() if desktop else None,
+            )
+        else:
+            other = [e for e in inside if e.role == "cause"]
+            if other:
+                yield _finding(
+                    case,
+                    other[0].cause or "gpu_other",
+                    f"GPU {pci}{where}: Xid {number(other[0], 'xid')}"
+                    + (f" ({text(other[0], 'short')})" if text(other[0], "short") else ""),
+                    weight("xid_fatal") - 0.4,
+                    other[:3],
+                    host,
+                    gpus,
+                )
+
+
+@rule
+def same_card_in_many_ways(case: Case) -> Iterator[Finding]:
+    """A card whose faults change their kind over boots or programs is the card."""
+    seen: dict[tuple[str | None, str], list[Event]] = defaultdict(list)
+    for event in case.of("xid"):
+        if event.gpu_pci and number(event, "xid") in APPLICATION | FIRMWARE | {32, 8, 25}:
+            seen[event.host, event.gpu_pci].append(event)
+    for (host, pci), inside in seen.items():
+        kinds = {
+            "program" if number(e, "xid") in APPLICATION else "firmware" if number(e, "xid") in FIRMWARE else "stream"
+            for e in inside
+        }
+        days = {at(e) // (3600 * SECOND) for e in inside}
+        programs = {e.pid for e in inside if e.pid is not None}
+        if len(kinds) > 1 and len(days) > 1 and len(programs) > 1:
+            numbers = sorted({n for e in inside if (n := number(e, "xid"))})
+            yield _finding(
+                case,
+                "gpu_other",
+                f"GPU {pci} failed in several ways (Xid {words.listing(map(str, numbers))}) with {len(programs)} different programs: the card rather than the programs",
+                weight("same_card_many_ways") + 0.8,
+                [inside[0], inside[-1]],
+                host,
+                _gpus(case, host, [pci]),
+            )
+
+
+@rule
+def corrected_errors_rising(case: Case) -> Iterator[Finding]:
+    """Xid 92 again and again, at shorter and shorter distance."""
+    seen: dict[tuple[str | None, str], list[Event]] = defaultdict(list)
+    for event in case.of("xid"):
+        if number(event, "xid") == 92 and event.gpu_pci:
+            seen[event.host, event.gpu_pci].append(event)
+    for (host, pci), inside in seen.items():
+        times = sorted(at(e) for e in inside)
+        gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+        if len(inside) < ECC_STORMS:
+            continue
+        half = len(gaps) // 2
+        rising = (
+            sorted(gaps[half:])[len(gaps[half:]) // 2] < sorted(gaps[:half])[len(gaps[:half]) // 2] / 2
+            if half
+            else False
+        )
+        words_gap = (
+            f"the gaps shrank from {words.duration(max(gaps[:half]) / SECOND)} to {words.duration(min(gaps[half:]) / SECOND)}"
+            if rising
+            else "without a clear trend"
+        )
+        yield Finding(
+            cause="gpu_ecc_leak",
+            says=f"GPU {pci}: {len(inside)} storms of corrected memory errors (Xid 92) in {words.duration((times[-1] - times[0]) / SECOND)}; {words_gap}",
+            weight=weight("ecc_trend") + 0.6 if rising else 0.8,
+            ranks=_ranks(case, [case.known.gpu(host, pci)]),
+            hosts=(host,) if host else (),
+            gpus=_gpus(case, host, [pci]),
+            events=(inside[0], inside[-1]),
+            onset_ns=inside[0].time_ns,
+            detail="trend" if rising else None,
+        )
+
+
+@rule
+def link_errors(case: Case) -> Iterator[Finding]:
+    """PCIe errors on a port with no GPU lost behind it: a flood of corrected ones, or an uncorrected one."""
+    if any(b.lost() for b in bursts(case)):
+        return
+    for kind, value, what in (
+        ("aer-uncorrected", weight("kernel_cause"), "reported an uncorrected PCIe error"),
+        ("aer-bit-surprise-down", weight("kernel_cause"), "lost its link without warning"),
+        ("dpc-containment", weight("kernel_cause"), "cut off the device below it"),
+    ):
+        for event in case.of(kind)[:1]:
+            port = text(event, "pci") or event.gpu_pci or "a PCIe port"
+            yield _finding(case, "pcie_link", f"PCIe port {port} {what}", value, [event], event.host, (), ranks=())
+            return
+    ports: dict[tuple[str | None, str], list[Event]] = defaultdict(list)
+    for event in case.of("aer-corrected", "pcie-bus-error"):
+        ports[event.host, text(event, "source") or text(event, "pci") or "?"].append(event)
+    for (host, port), inside in ports.items():
+        times = sorted(at(e) for e in inside)
+        most = max(sum(1 for t in times if s <= t <= s + MINUTE) for s in times) if times[-1] else len(times)
+        repeats = sum(e.repeats for e in inside)
+        if max(most, repeats) >= FLOOD:
+            yield _finding(
+                case,
+                "pcie_link",
+                f"PCIe port {port} reported {words.count(max(repeats, len(inside)), 'corrected link error')}, {most} within a minute",
+                weight("link_flood"),
+                [inside[0], inside[-1]],
+                host,
+                (),
+                "flood",
+                ranks=(),
+            )

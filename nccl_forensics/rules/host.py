@@ -1,0 +1,172 @@
+"""Hosts: out of memory, panics, power, stalls, shared memory, and jobs that were stopped from outside."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+
+from nccl_forensics import catalog, words
+from nccl_forensics.model import Event, Finding
+from nccl_forensics.rules import SECOND, Case, at, number, rule, text, weight
+
+GPU_FAMILIES = frozenset({"pcie", "nvidia"})
+"""Families of kernel.toml that rules/gpu.py weighs."""
+GPU_CAUSES = frozenset({"gpu_off_bus", "gpu_firmware", "gpu_other", "pcie_link", "psu_rail_loss"})
+
+
+@cache
+def _families() -> dict[str, str]:
+    return {e["id"]: e["family"] for e in catalog.load("kernel")["entry"]}
+
+
+@rule
+def kernel_states_it(case: Case) -> Iterator[Finding]:
+    """Kernel lines with role cause or symptom, by cause and host: the first one tells, the rest is counted."""
+    groups: dict[tuple[str, str | None], list[Event]] = defaultdict(list)
+    for event in case.events:
+        family = _families().get(event.kind)
+        if family is None or event.role not in ("cause", "symptom") or event.cause is None:
+            continue
+        if family in GPU_FAMILIES and event.cause in GPU_CAUSES:
+            continue
+        groups[event.cause, event.host].append(event)
+    for (cause, host), inside in groups.items():
+        near = [e for e in inside if case.timing(e)[0] > -3] or inside
+        strong = [e for e in near if e.role == "cause"]
+        first = (strong or near)[0]
+        shift, why = case.timing(first)
+        ranks: set[int] = set()
+        for event in inside:
+            pid = number(event, "pid") or event.pid
+            if event.rank is not None:
+                ranks.add(event.rank)
+            elif pid is not None and (rank := case.known.rank_of_pid(host, pid)) is not None:
+                ranks.add(rank)
+        recovered = cause == "nic_link_down" and _recovered(case, first)
+        kinds = {e.kind for e in near}
+        value = weight("kernel_cause") if strong else weight("kernel_symptom") + 0.35 * min(len(kinds) - 1, 3)
+        yield Finding(
+            cause=cause,
+            says=f"{host + ': ' if host else ''}{first.evidence.text[:170]}"
+            + (f" (and {words.count(len(inside) - 1, 'more line')})" if len(inside) > 1 else "")
+            + (f" ({why})" if why else "")
+            + (" – it came back" if recovered else ""),
+            weight=value + shift - (3.0 if recovered else 0.0),
+            ranks=tuple(sorted(ranks)),
+            hosts=(host,) if host else (),
+            events=tuple([first, *[e for e in (strong or near) if e is not first]][:4]),
+            onset_ns=first.time_ns,
+            detail=first.kind,
+        )
+
+
+def _recovered(case: Case, down: Event) -> bool:
+    """A link that came up again on the same device within a minute, while the job went on."""
+    dev = text(down, "dev")
+    for event in case.events:
+        if (
+            event.kind in ("link-up", "nic-link-up", "ib-port-up")
+            and event.host == down.host
+            and text(event, "dev") == dev
+        ):
+            return 0 <= at(event) - at(down) <= 60 * SECOND and bool(case.job)
+    return False
+
+
+@rule
+def log_stops(case: Case) -> Iterator[Finding]:
+    """A boot whose log ends in mid-flow, followed by a new boot: power or reset, when nothing else says why."""
+    starts = case.of("boot-start")
+    ends = case.of("shutdown-seq")
+    by_source: dict[str, list[Event]] = defaultdict(list)
+    for event in starts:
+        by_source[event.evidence.source].append(event)
+    for source, inside in by_source.items():
+        # The first start in a file has nothing before it unless lines do.
+        for event in inside:
+            if not event.evidence.before or event.evidence.line in (None, 1):
+                continue
+            orderly = any(
+                e.evidence.source == source and 0 < (event.evidence.line or 0) - (e.evidence.line or 0) < 400
+                for e in ends
+            )
+            explained = [
+                e
+                for e in case.events
+                if e.evidence.source == source
+                and e.role == "cause"
+                and 0 < (event.evidence.line or 0) - (e.evidence.line or 0) < 2000
+            ]
+            previous = max(
+                (e.evidence.line or 0 for e in inside if (e.evidence.line or 0) < (event.evidence.line or 0)), default=0
+            )
+            if orderly or explained or (previous and (event.evidence.line or 0) - previous < 25):
+                continue
+            shift, why = case.timing(event)
+            yield Finding(
+                cause="node_lost",
+                says=f"{event.host or source}: the log stops in mid-flow without a shutdown sequence and a new boot follows: "
+                "power loss or a hardware reset" + (f" ({why})" if why and "cannot" not in why else ""),
+                weight=weight("log_stops") + min(shift, 0.0) * (0.0 if why and "cannot" in why else 1.0),
+                hosts=(event.host,) if event.host else (),
+                events=(event,),
+                inference=True,
+                onset_ns=None,
+                detail="power",
+            )
+
+
+@rule
+def stopped(case: Case) -> Iterator[Finding]:
+    """A scheduler or a person ended the job, and nothing had failed before."""
+    for event in case.of("slurm-time-limit", "preempted", "k8s-evicted", "agent-death", "slurm-cancel"):
+        if event.role not in ("cause", "symptom"):
+            continue
+        failed_first = [
+            e
+            for e in case.events
+            if e.kind in ("watchdog-timeout", "exit", "python-exception", "cuda-oom", "pg-watchdog-cuda")
+        ]
+        earlier = [
+            e for e in failed_first if e.role != "consequence" and (case.aligned.before(e, event) or _above(e, event))
+        ]
+        separate = failed_first and not any(e.evidence.source == event.evidence.source for e in failed_first)
+        value = weight("stopped") - (3.0 if earlier else 0.0) - (3.0 if separate else 0.0)
+        what = {
+            "slurm-time-limit": "Slurm ended the job at its time limit",
+            "preempted": "The scheduler took the nodes away (preemption)",
+            "k8s-evicted": "Kubernetes evicted the pod",
+            "agent-death": f"The launcher was told to stop ({text(event, 'signal') or 'a signal'})",
+            "slurm-cancel": "The job was cancelled",
+        }[event.kind]
+        yield Finding(
+            cause="preempted",
+            says=what + (", but something had failed before" if earlier else ""),
+            weight=value if event.role == "cause" else value - 0.8,
+            events=(event,),
+            hosts=(event.host,) if event.host else (),
+            detail=event.kind,
+            onset_ns=event.time_ns,
+        )
+        break
+
+
+def _above(a: Event, b: Event) -> bool:
+    return a.evidence.source == b.evidence.source and (a.evidence.line or 0) < (b.evidence.line or 0)
+
+
+@rule
+def container_out_of_memory(case: Case) -> Iterator[Finding]:
+    """Slurm and Kubernetes name the task or pod that was over its memory limit."""
+    for event in case.of("slurm-oom", "k8s-oom")[:2]:
+        ranks = (event.rank,) if event.rank is not None else ()
+        yield Finding(
+            cause="host_oom_kill",
+            says=f"{event.host or 'The scheduler'}: a process was killed at the job's memory limit",
+            weight=weight("kernel_cause"),
+            ranks=ranks,
+            hosts=(event.host,) if event.host else (),
+            events=(event,),
+            onset_ns=event.time_ns,
+        )

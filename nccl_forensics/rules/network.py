@@ -1,0 +1,140 @@
+"""Networks between hosts: links, adapters, peers that went away, set-up that never worked."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from nccl_forensics import words
+from nccl_forensics.identify import same_host, short
+from nccl_forensics.model import Event, Finding
+from nccl_forensics.rules import Case, number, rule, text, weight
+
+
+@rule
+def own_port(case: Case) -> Iterator[Finding]:
+    """The adapter of one host reported an event of its own port to every process on that host."""
+    hosts: dict[str | None, list[Event]] = defaultdict(list)
+    for event in case.of("nccl-ib-event"):
+        if event.role == "cause":
+            hosts[event.host].append(event)
+    for host, inside in hosts.items():
+        yield Finding(
+            cause="nic_link_down",
+            says=f"{words.count(len(inside), 'process', 'processes')}"
+            + (f" on {host}" if host else "")
+            + f" saw their own InfiniBand port fail ({text(inside[0], 'what') or 'port error'})",
+            weight=weight("link_event"),
+            hosts=(host,) if host else (),
+            events=tuple(inside[:2]),
+            onset_ns=inside[0].time_ns,
+        )
+
+
+def _peer(event: Event) -> str | None:
+    peer = text(event, "peer")
+    return peer.split("<", 1)[0] if peer else None
+
+
+@rule
+def completions(case: Case) -> Iterator[Finding]:
+    """Work requests that failed: at first traffic it is the set-up; later the peer that everybody names."""
+    errors = case.of("nccl-ib-error")
+    if not errors:
+        return
+    peers = Counter(p for e in errors if (p := _peer(e)))
+    reporters = {e.host for e in errors if e.host}
+    starts = case.of("nccl-init")
+    progressed = any(e.kind == "progress" for e in case.events)
+    own = {e.host for e in case.of("nccl-ib-event")}
+    if starts and not progressed and not own:
+        yield Finding(
+            cause="nccl_setup",
+            says="Retries ran out on the first traffic after set-up, on both sides: these adapters cannot talk to each other as configured (GID index, routing, flow control)",
+            weight=weight("set_up") + 0.6,
+            events=errors[:2],
+            detail="roce",
+            inference=True,
+        )
+    for peer, n in peers.most_common(1):
+        several = len({e.host or e.pid for e in errors if _peer(e) == peer}) > 1
+        yield Finding(
+            cause="fabric_error",
+            says=f"{words.count(n, 'completion')} failed towards {peer}"
+            + (", named by several hosts" if several else ""),
+            weight=weight("fabric_completion") if several else weight("fabric_completion") - 0.7,
+            hosts=(peer,) if several and peer not in reporters else (),
+            events=errors[:3],
+        )
+    if not peers:
+        yield Finding(cause="fabric_error", says="Work requests failed in the adapter", weight=0.8, events=errors[:2])
+
+
+@rule
+def peer_went_away(case: Case) -> Iterator[Finding]:
+    """The host that survivors name, and that says nothing afterwards; the agent's store gone too means the node."""
+    named: dict[str, list[Event]] = defaultdict(list)
+    for event in case.of("pg-async", "nccl-closed", "gloo-closed", "nccl-ib-error"):
+        peer = _peer(event)
+        if (
+            peer
+            and not (event.host and same_host(peer, event.host))
+            and not peer.startswith(("127.", "[", "localhost"))
+        ):
+            named[short(peer)].append(event)
+    logs = {short(r.host) for r in case.rows if r.host}
+    spoke = {short(e.host) for e in case.events if e.host and e.kind != "nccl-init"}
+    lost_store = [e for e in case.of("rdzv-heartbeat", "rdzv-error") if e.role != "context"]
+    if not named:
+        return
+    host, inside = max(named.items(), key=lambda x: len(x[1]))
+    full = _peer(inside[0]) or host
+    if host in logs or host in spoke:
+        return  # its own log is here and tells more
+    yield Finding(
+        cause="node_lost" if lost_store else "process_missing",
+        says=f"{words.count(len(inside), 'survivor')} lost the connection to {full}"
+        + (", whose launcher went away too" if lost_store else "")
+        + "; nothing of that host is in the pile",
+        weight=weight("peer_gone") + (0.3 if lost_store else 0.0),
+        ranks=case.known.ranks_on(full),
+        hosts=(full,),
+        events=(inside[0], *lost_store[:1]),
+        inference=True,
+        onset_ns=inside[0].time_ns,
+    )
+
+
+@rule
+def store_or_setup(case: Case) -> Iterator[Finding]:
+    """NCCL or the rendezvous never got going."""
+    for event in case.of("nccl-bootstrap")[:1]:
+        yield Finding(
+            cause="nccl_setup",
+            says=f"NCCL's bootstrap failed: {event.evidence.text[:140]}",
+            weight=weight("set_up"),
+            hosts=(event.host,) if event.host else (),
+            events=(event,),
+            detail="bootstrap",
+        )
+    for event in case.of("store-connect", "store-bind", "store-clients")[:1]:
+        joined, expected = number(event, "joined"), number(event, "expected")
+        yield Finding(
+            cause="store_lost" if event.kind == "store-connect" else "nccl_setup",
+            says=f"The rendezvous failed: {joined} of {expected} processes joined"
+            if joined is not None
+            else f"The rendezvous failed: {event.evidence.text[:140]}",
+            weight=weight("set_up"),
+            events=(event,),
+        )
+    broken = case.of("store-broken")
+    if broken:
+        hosts = Counter(h for e in broken if (h := text(e, "store_host")))
+        host = hosts.most_common(1)[0][0] if hosts else None
+        yield Finding(
+            cause="store_lost",
+            says="The process that held the TCPStore" + (f" on {host}" if host else "") + " was gone",
+            weight=0.4,
+            hosts=(host,) if host else (),
+            events=broken[:1],
+        )

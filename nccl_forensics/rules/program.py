@@ -1,0 +1,276 @@
+"""The program and its processes: exceptions, out of memory, signals, data loading, long rank-local work."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from nccl_forensics import words
+from nccl_forensics.model import Event, Finding
+from nccl_forensics.rules import Case, number, rule, text, weight
+from nccl_forensics.watchdogs import reporting_ranks
+
+SPECIFIC = {
+    "cuda-oom": "cuda_oom",
+    "cuda-error": None,
+    "pg-watchdog-cuda": None,
+    "storage-error": "storage_write_failed",
+    "dataloader-killed": "dataloader_failure",
+    "shm-bus-error": "shm_full",
+    "nccl-shm": "shm_full",
+    "nccl-warn-cuda": None,
+}
+"""Kinds that name a resource; None: the event's own `cause` tells."""
+
+
+def _where(event: Event) -> str:
+    if event.rank is not None:
+        return f"rank {event.rank}"
+    if event.host:
+        return f"a process on {event.host}"
+    return "a process"
+
+
+def _subject(event: Event) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    return (event.rank,) if event.rank is not None else (), (event.host,) if event.host else ()
+
+
+@rule
+def names_its_reason(case: Case) -> Iterator[Finding]:
+    """Errors that say themselves what failed: GPU memory, disk, quota, ECC, illegal access, shared memory."""
+    seen: set[tuple[object, ...]] = set()
+    for event in case.of(*SPECIFIC):
+        if event.role not in ("cause", "symptom"):
+            continue
+        cause = SPECIFIC[event.kind] or event.cause
+        if event.kind == "storage-error" and event.cause:
+            cause = event.cause
+        if cause is None:
+            continue
+        key = (cause, event.rank, event.host, event.pid if event.rank is None else None)
+        if key in seen:
+            continue
+        seen.add(key)
+        shift, why = case.timing(event)
+        ranks, hosts = _subject(event)
+        what = {
+            "cuda-oom": "ran out of GPU memory",
+            "nccl-warn-cuda": f"could not allocate GPU memory inside NCCL ({text(event, 'error')})",
+            "storage-error": f"could not write ({text(event, 'detail') or 'write failed'}{': ' + p if (p := text(event, 'path')) else ''})",
+            "dataloader-killed": f"lost a data-loader worker to {text(event, 'signal') or 'a signal'}",
+            "shm-bus-error": "lost a data-loader worker because /dev/shm was full",
+            "nccl-shm": "could not extend its shared-memory segment in /dev/shm",
+        }.get(event.kind, f"met a CUDA error: {text(event, 'error') or event.evidence.text[:120]}")
+        yield Finding(
+            cause=cause,
+            says=f"{_where(event).capitalize()} {what}" + (f" ({why})" if why else ""),
+            weight=weight("exception_specific" if event.role == "cause" else "exception_own") + max(shift, -4.0)
+            if event.role == "cause"
+            else 0.9 + shift,
+            ranks=ranks,
+            hosts=hosts,
+            events=(event,),
+            detail=text(event, "detail"),
+            onset_ns=event.time_ns,
+        )
+
+
+@rule
+def exceptions(case: Case) -> Iterator[Finding]:
+    """A traceback that is not about communication, on a rank that did not merely wait."""
+    seen: set[int | str | None] = set()
+    for event in case.of("python-exception"):
+        if event.role != "cause" or event.details.get("communication"):
+            continue
+        key = event.rank if event.rank is not None else event.host or event.evidence.source
+        if key in seen:
+            continue
+        seen.add(key)
+        cause = event.cause or "python_exception"
+        shift, why = case.timing(event)
+        ranks, hosts = _subject(event)
+        message = text(event, "message") or ""
+        yield Finding(
+            cause=cause,
+            says=f"{_where(event).capitalize()} raised {text(event, 'type') or 'an exception'}: {message[:160]}"
+            + (f" ({why})" if why else ""),
+            weight=weight("exception_own") + (0.4 if cause != "python_exception" else 0.0) + shift,
+            ranks=ranks,
+            hosts=hosts,
+            events=(event,),
+            detail=text(event, "detail"),
+            onset_ns=event.time_ns,
+        )
+
+
+SIGNALS = {
+    -9: "SIGKILL",
+    -11: "SIGSEGV",
+    -7: "SIGBUS",
+    -4: "SIGILL",
+    -8: "SIGFPE",
+    137: "SIGKILL",
+    139: "SIGSEGV",
+    135: "SIGBUS",
+}
+"""Exit codes that a process does not give itself; -6 is NCCL's own abort and -15 the launcher's, both consequences."""
+
+
+@rule
+def killed(case: Case) -> Iterator[Finding]:
+    """A process ended by a signal from outside while the launcher told the others to stop."""
+    exits = [
+        e
+        for e in case.of("exit", "srun-exit", "ds-exit")
+        if number(e, "code") in SIGNALS or text(e, "what") == "Killed"
+    ]
+    told = {number(e, "target_pid") for e in case.of("sigterm-sent")}
+    best: dict[tuple[object, object], Event] = {}
+    for event in exits:
+        if event.pid is not None and event.pid in told:
+            continue  # the launcher's own SIGKILL after its SIGTERM was ignored
+        key = (event.rank if event.rank is not None else event.pid, event.host if event.rank is None else None)
+        if event.rank is None and any(e.rank is not None and e.pid == event.pid for e in exits):
+            continue
+        best.setdefault(key, event)
+    waited = set(reporting_ranks(case.events))
+    for event in best.values():
+        code = number(event, "code")
+        signal = SIGNALS.get(code if code is not None else 0, text(event, "what") or "a signal")
+        ranks, hosts = _subject(event)
+        penalty = weight("reported_itself") if event.rank in waited else 0.0
+        spoke = any(e.rank == event.rank and e.kind == "python-exception" and e.role == "cause" for e in case.events)
+        yield Finding(
+            cause="process_signal",
+            says=f"{_where(event).capitalize()}"
+            + (f" (pid {event.pid})" if event.pid is not None else "")
+            + f" ended by {signal}"
+            + ("" if spoke else " without a message of its own"),
+            weight=weight("killed_from_outside") + penalty - (1.5 if spoke else 0.0),
+            ranks=ranks,
+            hosts=hosts,
+            events=(event,),
+            detail=signal,
+            onset_ns=event.time_ns,
+        )
+        if signal == "SIGKILL" and _memory_rises(case):
+            rising = _memory_rises(case)
+            yield Finding(
+                cause="host_oom_kill",
+                says=f"{_where(event).capitalize()} was killed with SIGKILL while host memory was rising: the kernel's OOM killer is likely, and not proven here",
+                weight=weight("killed_from_outside") - 0.9,
+                ranks=ranks,
+                hosts=hosts,
+                events=(event, *rising[-1:]),
+                inference=True,
+                onset_ns=event.time_ns,
+            )
+
+
+def _memory_rises(case: Case) -> list[Event]:
+    seen = [e for e in case.of("progress") if isinstance(e.details.get("host_rss_bytes"), int)]
+    values = [int(e.details["host_rss_bytes"]) for e in seen]  # type: ignore[arg-type]
+    return seen if len(values) >= 3 and values[-1] > values[0] * 1.2 and values == sorted(values) else []
+
+
+LONG_WORK = {
+    "saving checkpoint": "saving a checkpoint",
+    "checkpoint": "saving a checkpoint",
+    "tokenizing": "preparing its dataset",
+    "preprocessing": "preparing its dataset",
+    "validation": "validating",
+    "evaluation": "evaluating",
+    "loading": "loading",
+    "compiling": "compiling",
+    "downloading": "downloading",
+}
+
+
+@rule
+def busy_elsewhere(case: Case) -> Iterator[Finding]:
+    """The late rank's last sign of life is the start of long work of its own."""
+    late: dict[int, tuple[Event, ...]] = {}
+    for suspect in case.collectives.suspects:
+        if suspect.cause in ("rank_not_arrived", "process_missing") and len(suspect.ranks) == 1:
+            late[suspect.ranks[0]] = ()
+    waiting = case.of("pg-uniqueid", "store-wait")
+    if waiting and not any(e.kind == "watchdog-timeout" for e in case.events):
+        late.setdefault(0, waiting[:1])  # set-up waits for rank 0 (job-log-signatures.md, pg-uniqueid)
+    waited = set(reporting_ranks(case.events))
+    for rank, extra in late.items():
+        if rank in waited:
+            continue
+        lines = [
+            e
+            for e in case.of("progress", "checkpoint")
+            # an application line without a rank is rank 0's by convention
+            if (e.rank == rank or (e.rank is None and rank == 0)) and e.details.get("what") in {*LONG_WORK, "start"}
+        ]
+        finished = [e for e in case.of("checkpoint") if e.details.get("what") == "done"]
+        last = lines[-1] if lines else None
+        if last is None or (finished and _later(finished[-1], last)):
+            continue
+        everything = [
+            e
+            for e in case.events
+            if e.kind in ("progress", "checkpoint") and (e.rank == rank or (e.rank is None and rank == 0))
+        ]
+        newest = everything[-1]
+        if newest is not last and newest.details.get("what") == "finished":
+            continue
+        what = LONG_WORK.get(str(last.details.get("what")), "saving a checkpoint")
+        storage = what == "saving a checkpoint"
+        yield Finding(
+            cause="rank_busy",
+            says=f"The last sign of life of rank {rank} is that it was {what}; nothing of it follows",
+            weight=weight("busy_line") + (1.0 if extra else 0.4),
+            ranks=(rank,),
+            events=(last, *extra),
+            inference=True,
+            detail="checkpoint" if storage else what,
+            onset_ns=last.time_ns,
+        )
+
+
+def _later(a: Event, b: Event) -> bool:
+    if a.evidence.source == b.evidence.source:
+        return (a.evidence.line or 0) > (b.evidence.line or 0)
+    return a.time_ns is not None and b.time_ns is not None and a.time_ns > b.time_ns
+
+
+@rule
+def loader_on_a_host(case: Case) -> Iterator[Finding]:
+    """A data-loader worker killed by SIGKILL: memory of that host until proven otherwise."""
+    by_host: dict[str | None, list[Event]] = defaultdict(list)
+    for event in case.of("dataloader-killed"):
+        if (text(event, "signal") or "").lower() in ("killed", "sigkill"):
+            by_host[event.host].append(event)
+    for host, inside in by_host.items():
+        yield Finding(
+            cause="host_oom_kill",
+            says="A data-loader worker was killed with SIGKILL"
+            + (f" on {host}" if host else "")
+            + ": host memory until proven otherwise",
+            weight=1.6,
+            ranks=tuple(sorted({e.rank for e in inside if e.rank is not None})),
+            hosts=(host,) if host else (),
+            events=(inside[0],),
+            inference=True,
+        )
+
+
+@rule
+def numbers_broke(case: Case) -> Iterator[Finding]:
+    """NaN stops the job when the program asserts on it."""
+    for event in case.of("nan")[:1]:
+        if event.role == "cause":
+            ranks, hosts = _subject(event)
+            yield Finding(
+                cause="python_exception",
+                says=f"{_where(event).capitalize()} met NaN: {words.listing([event.evidence.text[:120]])}",
+                weight=1.2,
+                ranks=ranks,
+                hosts=hosts,
+                events=(event,),
+                detail="nan",
+            )

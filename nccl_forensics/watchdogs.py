@@ -1,0 +1,367 @@
+"""Who never came, from what the ranks wrote to their logs: used where there are no Flight Recorder dumps, and beside them.
+
+Only a rank that has entered a collective can report it, so reporters are witnesses and the members that did not report
+are the suspects (REASONING.md §1.6). A rank that only "observed" another rank's dump signal is alive and has nothing
+overdue itself. A silent rank is a suspect only if it is known to exist.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from nccl_forensics import words
+from nccl_forensics.identify import Identities
+from nccl_forensics.model import Event, Evidence, GroupState, Reconstruction, Suspect, Wait
+
+MILLISECOND = 1_000_000
+OUTLIERS = 0.25
+"""NCCL's own reports call ranks outliers only up to a quarter of the group (RAS; REASONING.md §1.16)."""
+
+OPS = {
+    "ALLREDUCE": "all_reduce",
+    "BROADCAST": "broadcast",
+    "ALLGATHER": "all_gather",
+    "_ALLGATHER_BASE": "_all_gather_base",
+    "REDUCE_SCATTER": "reduce_scatter",
+    "_REDUCE_SCATTER_BASE": "_reduce_scatter_base",
+    "ALLTOALL": "all_to_all",
+    "ALLTOALL_BASE": "all_to_all",
+    "COALESCED": "coalesced",
+    "GATHER": "gather",
+    "SCATTER": "scatter",
+    "REDUCE": "reduce",
+    "SEND": "send",
+    "RECV": "recv",
+    "BARRIER": "barrier",
+}
+"""ProcessGroupNCCL's OpType as the log spells it → the profiling name."""
+DEFAULT = {"0", "default_pg", "", None}
+"""Names under which the default group, of all ranks, appears."""
+
+
+@dataclass(slots=True)
+class _Stuck:
+    """The reports of one (group, sequence number)."""
+
+    name: str | None
+    desc: str | None
+    seq: int | None
+    reports: dict[int, Event] = field(default_factory=dict)
+    enqueued: dict[int, int] = field(default_factory=dict)
+    completed: dict[int, int] = field(default_factory=dict)
+
+
+def _int(event: Event, key: str) -> int | None:
+    value = event.details.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _str(event: Event, key: str) -> str | None:
+    value = event.details.get(key)
+    return value if isinstance(value, str) else None
+
+
+def reporter(event: Event) -> int | None:
+    """The rank that wrote this line: its global rank, else (old releases write no other) its rank in the group."""
+    return event.rank if event.rank is not None else _int(event, "group_rank")
+
+
+SPOKE = frozenset(
+    {
+        "watchdog-timeout",
+        "pg-status",
+        "pg-async",
+        "pg-watchdog-cuda",
+        "pg-blocking",
+        "pg-uniqueid",
+        "pg-heartbeat",
+        "pgw-mismatch",
+    }
+    | {
+        "gloo-wait",
+        "gloo-closed",
+        "gloo-reached",
+        "store-wait",
+        "store-barrier",
+        "store-broken",
+        "nccl-ib-error",
+        "monitored-barrier",
+    }
+)
+"""Kinds in which a rank complains: victims until shown otherwise."""
+
+
+def reporting_ranks(events: Iterable[Event]) -> tuple[int, ...]:
+    """Ranks that complained, sorted."""
+    found = set()
+    for event in events:
+        if event.kind in SPOKE:
+            rank = reporter(event)
+            for key in ("at_rank", "waiting_rank", "reached_rank"):
+                if rank is None:
+                    rank = _int(event, key)
+            if rank is None and event.kind == "pgw-mismatch":
+                rank = _int(event, "rank_a")
+            if rank is None and event.kind == "monitored-barrier":
+                rank = 0  # only rank 0 writes that line
+            if rank is not None:
+                found.add(rank)
+    return tuple(sorted(found))
+
+
+def _stuck(events: Sequence[Event]) -> list[_Stuck]:
+    names: dict[tuple[str, int | None, int | None], tuple[str | None, str | None]] = {}
+    for event in events:
+        if event.kind == "pg-status":
+            key = (event.evidence.source, reporter(event), _int(event, "seq"))
+            names[key] = (_str(event, "pg_name"), _str(event, "pg_desc"))
+    found: dict[tuple[str | None, str | None, int | None], _Stuck] = {}
+    timeouts = [e for e in events if e.kind in ("watchdog-timeout", "pg-blocking")]
+    for event in sorted(timeouts, key=lambda e: bool(e.details.get("repeated"))):
+        rank, seq = reporter(event), _int(event, "seq")
+        if rank is None:
+            continue
+        name, desc = names.get((event.evidence.source, rank, seq), (_str(event, "pg_name"), _str(event, "pg_desc")))
+        if name is None and seq is not None:
+            shared = {v for k, v in names.items() if k[2] == seq and v[0] is not None}
+            if len(shared) == 1:
+                name, desc = next(iter(shared))
+        stuck = found.setdefault((name, desc, seq), _Stuck(name, desc, seq))
+        stuck.reports.setdefault(rank, event)
+    for event in events:
+        if event.kind != "pg-status":
+            continue
+        rank = reporter(event)
+        for stuck in found.values():
+            if (
+                stuck.seq == _int(event, "seq")
+                and rank in stuck.reports
+                and stuck.name in (None, _str(event, "pg_name"))
+            ):
+                if (enqueued := _int(event, "enqueued")) is not None:
+                    stuck.enqueued[rank] = enqueued
+                if (completed := _int(event, "completed")) is not None:
+                    stuck.completed[rank] = completed
+    return list(found.values())
+
+
+def _started_ns(event: Event) -> int | None:
+    """When the reporter entered the collective: the line's time less the time it waited."""
+    waited = _int(event, "waited_ms")
+    return event.time_ns - waited * MILLISECOND if event.time_ns is not None and waited is not None else None
+
+
+def _world(events: Sequence[Event], known: Identities) -> tuple[int | None, bool]:
+    """(number of ranks, does a log state it?). Without a statement: one more than the highest rank that is seen."""
+    if known.world_size:
+        return known.world_size, True
+    seen = [r for e in events for r in (e.rank, reporter(e) if e.kind == "watchdog-timeout" else None) if r is not None]
+    seen += list(known.ranks)
+    return (max(seen) + 1, False) if seen else (None, False)
+
+
+def _state(stuck: _Stuck, members: tuple[int, ...], missing: tuple[int, ...], no_data: tuple[int, ...]) -> GroupState:
+    first = next(iter(stuck.reports.values()))
+    op = Counter(_str(e, "op") for e in stuck.reports.values()).most_common(1)[0][0]
+    starts = [s for e in stuck.reports.values() if (s := _started_ns(e)) is not None]
+    return GroupState(
+        name=stuck.name,
+        description=stuck.desc,
+        backend="nccl",
+        members=members,
+        op=OPS.get(op or "", op.lower() if op else None),
+        seq=stuck.seq,
+        numel_in=_int(first, "numel_in"),
+        numel_out=_int(first, "numel_out"),
+        timeout_ms=_int(first, "timeout_ms"),
+        arrived=tuple(sorted(stuck.reports)),
+        missing=missing,
+        no_data=no_data,
+        first_arrival_ns=min(starts, default=None),
+        last_arrival_ns=max(starts, default=None),
+    )
+
+
+def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
+    """Groups, suspects and waits as far as the lines tell. `events` are attributed and aligned."""
+    groups: list[GroupState] = []
+    suspects: list[Suspect] = []
+    waits: list[Wait] = []
+    cleared: dict[int, str] = {}
+    stuck = _stuck(events)
+    world, stated = _world(events, known)
+    reporters = {r for s in stuck for r in s.reports}
+    observed = {e.rank: e for e in events if e.kind in ("pg-observed", "pg-dump-remote") and e.rank is not None}
+    alive = {e.rank for e in events if e.rank is not None}
+    cannot: set[int] = set()
+
+    def rank_of(s: _Stuck) -> tuple[int, int]:
+        starts = [x for e in s.reports.values() if (x := _started_ns(e)) is not None]
+        return (min(starts, default=1 << 62), -len(s.reports))
+
+    for s in sorted(stuck, key=rank_of):
+        everyone = s.desc == "default_pg" or s.name in DEFAULT
+        members = tuple(range(world)) if everyone and world else ()
+        absent = tuple(r for r in members if r not in s.reports)
+        missing = tuple(r for r in absent if r in alive and r not in reporters)
+        silent = tuple(r for r in absent if r not in alive)
+        groups.append(_state(s, members, missing, silent))
+        seen = tuple(e.evidence for e in list(s.reports.values())[:3])
+        what = _what(groups[-1])
+        if members and absent:
+            for rank in s.reports:
+                waits.append(
+                    Wait(waiter=rank, waited=absent, why=f"waits in {what}", group=s.name or s.desc, seq=s.seq)
+                )
+        suspects += _content(s, what, seen, world)
+        if _lone(s, events, reporters, world):
+            rank = next(iter(s.reports))
+            suspects.append(
+                Suspect(
+                    ranks=(rank,),
+                    cause="collective_skipped",
+                    weight=2.2,
+                    says=f"Only rank {rank} waits in {what}, and the other ranks had ended their work: "
+                    f"rank {rank} made one call that nobody else makes.",
+                    group=groups[-1],
+                    evidence=seen,
+                    details={"extra": True},
+                )
+            )
+            continue
+        if missing or (silent and len(silent) <= max(1, OUTLIERS * len(members))):
+            blame = missing or silent
+            for rank in missing:
+                if rank in observed:
+                    cleared.pop(rank, None)
+            told = [observed[r].evidence for r in blame if r in observed]
+            weight = (2.4 if told else 1.6) if missing else 1.1
+            if not stated and not missing:
+                weight -= 0.3
+            sign = (
+                "alive: it answered the dump signal and had nothing overdue itself"
+                if told
+                else "its log goes on, without such a report"
+                if missing
+                else "no line of it was found"
+            )
+            suspects.append(
+                Suspect(
+                    ranks=blame,
+                    cause="rank_not_arrived",
+                    weight=weight if len(blame) <= max(1, OUTLIERS * len(members)) else weight - 1.0,
+                    says=f"{words.ranks(s.reports).capitalize()} waited in {what}; "
+                    f"{words.ranks(blame)} never entered it ({sign}).",
+                    group=groups[-1],
+                    evidence=(*told[:2], *seen[:2]),
+                    details={"silent": not missing},
+                )
+            )
+            cannot |= set(silent) - set(blame)
+        elif silent:
+            cannot |= set(silent)
+        elif not members:
+            waiting = sorted(set(observed) - reporters)
+            sub = [r for r in waiting if _could_belong(r, s)]
+            if len(sub) == 1 and len(reporters) >= 3:
+                rank = sub[0]
+                suspects.append(
+                    Suspect(
+                        ranks=(rank,),
+                        cause="rank_not_arrived",
+                        weight=0.9,
+                        says=f"{words.ranks(reporters)} timed out; rank {rank} alone answered their dump signal without a timeout of its own: alive, and late.",
+                        group=groups[-1],
+                        evidence=(observed[rank].evidence, *seen[:2]),
+                    )
+                )
+            else:
+                cannot |= set(waiting)
+    for rank in reporters:
+        cleared.setdefault(rank, "it reported the timeout itself, so it had entered the collective and was waiting")
+    named = {r for s in suspects for r in s.ranks}
+    return Reconstruction(
+        groups=tuple(groups),
+        suspects=tuple(suspects),
+        waits=tuple(waits),
+        cannot_exclude=tuple(sorted(cannot - named)),
+        cleared=tuple((r, w) for r, w in sorted(cleared.items()) if r not in named),
+        ranks_seen=tuple(sorted(r for r in alive if r is not None)),
+    )
+
+
+def _could_belong(rank: int, s: _Stuck) -> bool:
+    """Could this rank be in the group? Only said to be impossible where global and group ranks run in step."""
+    pairs = [(r, g) for r, e in s.reports.items() if (g := _int(e, "group_rank")) is not None]
+    bases = {r - g for r, g in pairs}
+    if len(bases) != 1 or len(pairs) < 2:
+        return True
+    base = bases.pop()
+    return rank >= base and rank - base not in {g for _, g in pairs}
+
+
+def _lone(s: _Stuck, events: Sequence[Event], reporters: set[int], world: int | None) -> bool:
+    """One reporter, and every other rank that is known of finished its work in order."""
+    if len(reporters) != 1 or len(s.reports) != 1:
+        return False
+    (rank,) = s.reports
+    finished = {
+        e.rank for e in events if e.kind == "progress" and e.details.get("what") == "finished" and e.rank != rank
+    }
+    others = set(range(world or 0)) - {rank}
+    return bool(finished - {None}) and others <= finished
+
+
+def _content(s: _Stuck, what: str, seen: tuple[Evidence, ...], world: int | None) -> list[Suspect]:
+    """All came, but not with the same call: the minority by operation or size."""
+    for key, word in (("op", "operation"), ("numel_in", "size"), ("numel_out", "size")):
+        values = {r: e.details.get(key) for r, e in s.reports.items()}
+        counts = Counter(values.values())
+        if len(counts) < 2:
+            continue
+        (best, n), *rest = counts.most_common()
+        odd = tuple(sorted(r for r, v in values.items() if v != best))
+        tie = n == rest[0][1] or len(values) < 3
+        evidence = tuple(s.reports[r].evidence for r in odd[:2]) + seen[:1]
+        listed = "; ".join(f"{words.ranks(r for r in values if values[r] == v)}: {v}" for v in counts)
+        return [
+            Suspect(
+                ranks=() if tie else odd,
+                cause="collective_mismatch",
+                weight=2.2 if not tie else 1.5,
+                says=f"All reporters wait at the same place, but not in the same {word} ({listed}).",
+                group=None,
+                evidence=evidence,
+                details={"tie": tie},
+            )
+        ]
+    return []
+
+
+def _what(group: GroupState) -> str:
+    seq = f" number {group.seq}" if group.seq is not None else ""
+    name = group.description or group.name
+    return f"{group.op or 'a collective'}{seq}" + (f" of group {name}" if name and name not in DEFAULT else "")
+
+
+def merge(dumps: Reconstruction, text: Reconstruction) -> Reconstruction:
+    """Dumps tell more than lines: their findings stand first; what only the lines tell is added."""
+    if not dumps.groups and not dumps.counters and not dumps.suspects:
+        return text
+    by_seq: dict[int | None, GroupState] = defaultdict()
+    for group in text.groups:
+        by_seq.setdefault(group.seq, group)
+    named = {r for s in dumps.suspects for r in s.ranks}
+    return Reconstruction(
+        groups=dumps.groups or text.groups,
+        suspects=dumps.suspects + tuple(s for s in text.suspects if not dumps.suspects),
+        waits=dumps.waits or text.waits,
+        cannot_exclude=dumps.cannot_exclude,
+        cleared=dumps.cleared + tuple(c for c in text.cleared if c[0] not in named | {r for r, _ in dumps.cleared}),
+        counters=dumps.counters,
+        ranks_seen=tuple(sorted(set(dumps.ranks_seen) | set(text.ranks_seen))),
+        healthy=dumps.healthy and not text.groups,
+        problems=dumps.problems + text.problems,
+    )

@@ -1,0 +1,1448 @@
+"""What every process group was doing when the job stopped: its ranks' Flight Recorder dumps held against each other.
+
+A group is known by its members and description, never by its process-local id; operations are aligned by
+`collective_seq_id`, never by record_id; nothing is concluded from clocks of different hosts.
+
+The way: dumps → one per rank → per group a `_Standing` (which operation is stuck, who entered, who did not) → waits →
+the ranks at the end of the chains → suspects. A dump holds no time of its own, so a hang looks like a moment of a
+running job; they are told apart by a peer that has completed what another rank's dump does not hold yet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nccl_forensics.dumps import COMPLETED, P2P, RETIRED, STARTED, Call, Dump, Ints
+from nccl_forensics.dumps import dump_of as dump_of
+from nccl_forensics.model import Detail, Evidence, GroupState, Problem, RankCounters, Reconstruction, Suspect, Wait
+
+LENIENT = frozenset({"gloo", "c10d", "mpi", "ucc", "fake"})
+"""Backends whose entries stay "scheduled": `retired` is all that tells of progress, also of failed work."""
+ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter", "coalesced", "unknown"})
+"""Operations that one member can complete before all have entered: a root that only sends, a leaf that only gives."""
+OLD_FILE_NS = 300 * 10**9
+"""A dump that lags behind its peers' progress by more than this was left by something earlier. A judgement."""
+CONTEXTS = (16, 8, 4)
+"""How many calls before a call must be equal for the calls after them to be expected to be equal. A judgement."""
+
+CLEAN, GAPS, WEAK = 3.5, 2.0, 1.0
+"""Log-odds of a finding: all dumps are there and agree; some are missing or cut; a hint. Judgements."""
+SHOWN = 8
+"""How many ranks a sentence names before it counts the rest."""
+
+Key = tuple[tuple[int, ...], str, str]
+"""A group: members, description, and the name where the members aren't known."""
+
+
+# --- one rank in one group ------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Member:
+    """What one rank has done in one group."""
+
+    rank: int
+    dump: Dump
+    seqs: Ints
+    """Collective sequence numbers that its ring holds, rising, each once."""
+    rows: dict[int, list[int]]
+    """Sequence number → entries: several for a coalesced batch or a hook's second record."""
+    done: dict[int, bool]
+    p2p: Ints
+    """Entries of sends and receives."""
+    enqueued: int | None
+    """Last sequence number entered; None: this dump cannot tell."""
+    completed: int | None
+    strict: bool
+    """Its backend tells completed from failed."""
+    timed: bool
+    """Its backend tells when the GPU started."""
+
+    @property
+    def pending(self) -> list[int]:
+        return [seq for seq, done in self.done.items() if not done]
+
+    def calls(self, seq: int) -> tuple[Call, ...]:
+        """The operation at `seq`, without the twin that FlightRecorderHook records of it; () if the ring lacks it."""
+        calls = [self.dump.calls[self.dump.call[row]] for row in self.rows.get(seq, ())]
+        own = [x for x in calls if x.backend != "c10d"]
+        return tuple(own or calls)
+
+    def signature(self, seq: int) -> tuple[Any, ...] | None:
+        calls = self.calls(seq)
+        return tuple(x.signature for x in calls) if calls else None
+
+    def row(self, seq: int) -> int | None:
+        rows = self.rows.get(seq)
+        return rows[-1] if rows else None
+
+    def stack(self, seq: int) -> tuple[str, ...]:
+        row = self.row(seq)
+        if row is None or self.dump.stack[row] < 0:
+            return ()
+        return self.dump.stacks[self.dump.stack[row]]
+
+    def created_ns(self, seq: int) -> int | None:
+        row = self.row(seq)
+        return int(self.dump.created_ns[row]) or None if row is not None else None
+
+
+def _done(dump: Dump) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Per entry: is the operation over? A coalesced batch is over when its closing entry is: its parts never are."""
+    done = (dump.flags & COMPLETED) > 0
+    states = bool(np.any(dump.flags & (COMPLETED | STARTED)))
+    lenient = np.array(
+        [x.backend in LENIENT or (not states and x.backend not in ("nccl", "nccl2")) for x in dump.calls]
+    )
+    if dump.count and lenient.any():
+        done |= lenient[dump.call] & ((dump.flags & RETIRED) > 0)
+    closing = [i for i, x in enumerate(dump.calls) if x.kind == "coalesced"]
+    if closing:
+        for end in np.nonzero(np.isin(dump.call, closing))[0].tolist():
+            at = end - 1
+            while (
+                at >= 0
+                and dump.group[at] == dump.group[end]
+                and dump.seq[at] == dump.seq[end]
+                and dump.p2p_seq[at] == dump.p2p_seq[end]
+                and dump.calls[dump.call[at]].kind != "coalesced"
+            ):
+                done[at] = done[end]
+                at -= 1
+    return done
+
+
+def _member(
+    dump: Dump, rank: int, infos: Sequence[int], done: np.ndarray[Any, np.dtype[np.bool_]], peers_p2p: bool
+) -> _Member:
+    """`infos`: indices into dump.groups that are this group. `peers_p2p`: somebody sends or receives in it."""
+    mine = np.nonzero(np.isin(dump.group, infos))[0] if len(infos) > 1 else np.nonzero(dump.group == infos[0])[0]
+    p2p = (dump.flags[mine] & P2P) > 0
+    collective = mine[~p2p]
+    rows: dict[int, list[int]] = {}
+    over: dict[int, bool] = {}
+    for row, seq, ok in zip(collective.tolist(), dump.seq[collective].tolist(), done[collective].tolist(), strict=True):
+        rows.setdefault(seq, []).append(row)
+        over[seq] = over.get(seq, True) and ok
+    seqs = np.array(sorted(rows), dtype=np.int64)
+    backends = {dump.calls[i].backend for i in set(dump.call[mine[-64:]].tolist())}
+    lenient = bool(backends & LENIENT)
+    info = next((dump.groups[i] for i in infos if dump.groups[i].enqueued is not None), None)
+    enqueued = int(seqs[-1]) if len(seqs) else None
+    finished = [seq for seq, ok in over.items() if ok]
+    completed = max(finished) if finished else None
+    if len(mine) and not dump.partial:
+        # A p2p entry carries the number of collectives before it.
+        enqueued = max(enqueued or 0, int(dump.seq[mine].max()))
+    if info is not None and not peers_p2p and not p2p.any():
+        offset = _offset(dump, collective)
+        if offset is not None and info.enqueued is not None:
+            enqueued = max(enqueued or 0, info.enqueued - offset)
+            if info.completed is not None:
+                completed = max(completed or 0, info.completed - offset)
+    elif dump.partial:
+        enqueued = None
+    if enqueued is None and not dump.partial and not len(mine) and info is None:
+        # Nothing recorded and no counter: not used yet, unless the ring or an only-active dump has dropped it.
+        whole = dump.count > 0 and int(dump.record_id.min()) == 0 and bool(done.any())
+        if whole or (dump.has_status and dump.all_named):
+            enqueued = completed = 0
+    if info is not None and enqueued is None and peers_p2p is False and info.enqueued == -1:
+        enqueued = completed = 0
+    timed = bool(np.any(dump.flags[mine] & STARTED)) or bool(np.any(dump.started_ns[mine]))
+    return _Member(
+        rank,
+        dump,
+        seqs,
+        rows,
+        over,
+        mine[p2p],
+        enqueued,
+        completed,
+        not lenient,
+        timed and backends <= {"nccl", "nccl2"},
+    )
+
+
+def _offset(dump: Dump, collective: Ints) -> int | None:
+    """op_id minus sequence number: what pg_status counts where it counts op ids. None: it varies, so don't use it."""
+    if not len(collective):
+        return 0
+    if dump.calls[dump.call[collective[-1]]].backend == "nccl":
+        return 0
+    differences = np.unique(dump.op_id[collective] - dump.seq[collective])
+    return int(differences[0]) if len(differences) == 1 else None
+
+
+# --- one group ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Standing:
+    """Where one group stands: the oldest operation that somebody has entered and nobody has completed."""
+
+    key: Key
+    name: str
+    members: dict[int, _Member]
+    """Those with a dump."""
+    ranks: tuple[int, ...]
+    """All of them, as far as known."""
+    agreed: int = 0
+    """Newest sequence number that a member completed and that needs all of them."""
+    seq: int | None = None
+    """The stuck operation; None: nobody waits."""
+    arrived: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
+    unknown: tuple[int, ...] = ()
+    """Members with a dump that cannot tell."""
+    no_data: tuple[int, ...] = ()
+    stale: tuple[int, ...] = ()
+    """Members whose dump was written before others completed what it does not hold: they went on after it."""
+    lagging: tuple[int, ...] = ()
+    """Members that have not noticed the end of an operation that peers completed."""
+
+    @property
+    def description(self) -> str:
+        return self.key[1]
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}:{self.description}" if self.description else self.name
+
+    def op(self, seq: int) -> Call | None:
+        votes: Counter[Call] = Counter()
+        for rank in self.arrived or self.members:
+            votes.update(self.members[rank].calls(seq)[:1])
+        return votes.most_common(1)[0][0] if votes else None
+
+    def one_sided(self, seq: int) -> bool:
+        call = self.op(seq)
+        return call is not None and call.kind in ONE_SIDED
+
+
+def _last_is_unsure(member: _Member, seq: int, done_at: Mapping[int, int]) -> bool:
+    """gloo retires failed work too: only an operation that its rank went on from is certainly over."""
+    row = member.row(seq)
+    return not member.strict and row is not None and row >= done_at[member.rank]
+
+
+def _stand(
+    key: Key, name: str, members: dict[int, _Member], ranks: tuple[int, ...], last_row: Mapping[int, int]
+) -> _Standing:
+    here = _Standing(key, name, members, ranks)
+    here.no_data = tuple(x for x in ranks if x not in members)
+    agreed = 0
+    for member in members.values():
+        seq = member.completed or 0
+        while seq > agreed:
+            calls = member.calls(seq) or next((m.calls(seq) for m in members.values() if seq in m.rows), ())
+            one_sided = bool(calls) and calls[-1].kind in ONE_SIDED and len(ranks) > 1
+            if not one_sided and not _last_is_unsure(member, seq, last_row) and member.done.get(seq, True):
+                agreed = seq
+                break
+            seq -= 1
+            if (member.completed or 0) - seq > 1000:
+                break
+    here.agreed = agreed
+    waiting: dict[int, int] = {}
+    unsure: dict[int, int] = {}
+    for rank, member in members.items():
+        later = [x for x in member.pending if x > agreed]
+        if later:
+            waiting[rank] = min(later)
+        elif (
+            not member.rows
+            and (member.enqueued or 0) > max(member.completed or 0, agreed)
+            and member.completed is not None
+        ):
+            waiting[rank] = max(member.completed, agreed) + 1
+        elif member.completed is not None and member.completed > agreed and not member.strict:
+            unsure[rank] = member.completed
+    if not waiting:
+        return here
+    seq = min(waiting.values())
+    here.seq = seq
+    arrived, missing, unknown, stale = [], [], [], []
+    for rank, member in members.items():
+        if member.enqueued is not None and member.enqueued >= seq:
+            arrived.append(rank)
+        elif member.enqueued is None or (member.dump.partial and not member.dump.has_status):
+            unknown.append(rank)
+        elif member.enqueued < agreed:
+            stale.append(rank)
+        else:
+            missing.append(rank)
+    here.arrived, here.missing = tuple(sorted(arrived)), tuple(sorted(missing))
+    here.unknown, here.stale = tuple(sorted(unknown)), tuple(sorted(stale))
+    here.lagging = tuple(
+        sorted(
+            rank
+            for rank, member in members.items()
+            if member.strict
+            and rank not in stale
+            and (
+                any(x <= agreed for x in member.pending)
+                or (member.completed is not None and member.completed < agreed <= (member.enqueued or 0))
+            )
+            and not member.dump.partial
+        )
+    )
+    return here
+
+
+# --- the whole job --------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Job:
+    dumps: dict[int, Dump]
+    done: dict[int, np.ndarray[Any, np.dtype[np.bool_]]]
+    groups: dict[Key, _Standing]
+    world: tuple[int, ...]
+    problems: list[Problem] = field(default_factory=list)
+    index: dict[int, dict[int, Key]] = field(default_factory=lambda: defaultdict(dict))
+    """Rank → its dump's own index of a group → the group."""
+    _tokens: dict[int, list[Any]] = field(default_factory=dict)
+
+    @property
+    def stuck(self) -> list[_Standing]:
+        return [x for x in self.groups.values() if x.seq is not None]
+
+    @property
+    def no_data(self) -> tuple[int, ...]:
+        return tuple(x for x in self.world if x not in self.dumps)
+
+    @property
+    def gaps(self) -> bool:
+        return bool(self.no_data) or any(x.partial for x in self.dumps.values())
+
+    def tokens(self, rank: int) -> list[Any]:
+        """The rank's calls in order, as things to compare: where, what, with whom, from which line of the program."""
+        if rank not in self._tokens:
+            dump = self.dumps[rank]
+            words = [(x.kind, x.peer, x.signature) for x in dump.calls]
+            stacks = [hash(x) for x in dump.stacks]
+            rows = zip(dump.group.tolist(), dump.call.tolist(), dump.stack.tolist(), strict=True)
+            self._tokens[rank] = [(g, words[c], stacks[s] if s >= 0 else None) for g, c, s in rows]
+        return self._tokens[rank]
+
+    def departs(self, rank: int, since: int) -> int | None:
+        """First entry from `since` on that the rank's own history did not lead to expect; None: there is none."""
+        tokens = self.tokens(rank)
+        for at in range(max(since, 2), len(tokens)):
+            for width in CONTEXTS:
+                if at < 2 * width:
+                    continue
+                before = tokens[at - width : at]
+                expected = {
+                    _bare(tokens[i])
+                    for i in range(width, at)
+                    if tokens[i - 1] == before[-1] and tokens[i - width : i] == before
+                }
+                if expected:
+                    if _bare(tokens[at]) not in expected:
+                        return at
+                    break
+        return None
+
+    def next_groups(self, rank: int) -> set[int]:
+        """Indices of the groups that the rank's history leads to expect its next call in."""
+        tokens = self.tokens(rank)
+        for width in CONTEXTS:
+            if len(tokens) > width:
+                last = tokens[-width:]
+                found = {tokens[i][0] for i in range(width, len(tokens)) if tokens[i - width : i] == last}
+                if found:
+                    return found
+        return set()
+
+    def first_pending(self, rank: int) -> int:
+        """The oldest entry that is not over, or the number of entries."""
+        open_rows = np.nonzero(~self.done[rank])[0]
+        return int(open_rows[0]) if len(open_rows) else self.dumps[rank].count
+
+
+def _bare(token: Any) -> Any:
+    """A token without sizes that vary from step to step anyway."""
+    group, (kind, peer, _), stack = token
+    return group, kind, peer, stack
+
+
+def _choose(dumps: Iterable[Dump], problems: list[Problem]) -> dict[int, Dump]:
+    """One dump for each rank: whole before damaged, of the newest incident, with stacks and newest within it."""
+    by_rank: dict[int, list[Dump]] = defaultdict(list)
+    for dump in dumps:
+        if dump.rank is not None:
+            by_rank[dump.rank].append(dump)
+    chosen: dict[int, Dump] = {}
+    for rank, several in sorted(by_rank.items()):
+        newest = max(x.newest_ns or 0 for x in several)
+        best = max(
+            several,
+            key=lambda x: (
+                newest - (x.newest_ns or newest) < OLD_FILE_NS,
+                not x.partial,
+                x.has_status,
+                bool(x.stacks and any(x.stacks)),
+                x.newest_ns or 0,
+                x.form,
+                x.path,
+            ),
+        )
+        chosen[rank] = best
+        for other in several:
+            if other is not best and newest - (other.newest_ns or newest) >= OLD_FILE_NS:
+                says = f"an older dump of rank {rank}; {best.path} is used"
+                problems.append(Problem(says=says, source=other.path))
+    return chosen
+
+
+def _keys(dumps: Mapping[int, Dump]) -> tuple[dict[Key, dict[int, list[int]]], dict[Key, str]]:
+    """Group → rank → indices into that rank's dump.groups; and each group's name."""
+    known: dict[tuple[str, str], set[tuple[int, ...]]] = defaultdict(set)
+    for dump in dumps.values():
+        for group in dump.groups:
+            if group.members:
+                known[group.name, group.description].add(group.members)
+    found: dict[Key, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    names: dict[Key, str] = {}
+    for rank, dump in dumps.items():
+        for index, group in enumerate(dump.groups):
+            members = group.members
+            if members is None:
+                fitting = [x for x in known.get((group.name, group.description), ()) if rank in x]
+                members = fitting[0] if len(fitting) == 1 else None
+            key: Key = (members, group.description, "") if members else ((), group.description, group.name)
+            found[key][rank].append(index)
+            names[key] = min(names.get(key, group.name), group.name)
+    return found, names
+
+
+def _world(dumps: Mapping[int, Dump], expected: int | None) -> tuple[int, ...]:
+    ranks = set(dumps)
+    for dump in dumps.values():
+        ranks.update(dump.others)
+        for group in dump.groups:
+            ranks.update(group.members or ())
+    return tuple(range(max(max(ranks, default=-1) + 1, expected or 0)))
+
+
+def _is_default(key: Key) -> bool:
+    return key[1] == "default_pg" or (not key[1] and key[2] == "0")
+
+
+def _job(dumps: dict[int, Dump], expected_world: int | None, problems: list[Problem]) -> _Job:
+    world = _world(dumps, expected_world)
+    done = {rank: _done(dump) for rank, dump in dumps.items()}
+    last_row = {rank: dump.count - 1 for rank, dump in dumps.items()}
+    keys, names = _keys(dumps)
+    job = _Job(dumps, done, {}, world, problems)
+    for key, where in keys.items():
+        for rank, infos in where.items():
+            job.index[rank].update(dict.fromkeys(infos, key))
+        ranks = key[0] or (world if _is_default(key) else tuple(sorted(where)))
+        rest = [x for x in ranks if x not in where and x in dumps]
+        p2p = any(
+            bool(np.any(dumps[rank].flags[np.isin(dumps[rank].group, infos)] & P2P)) for rank, infos in where.items()
+        )
+        members = {rank: _member(dumps[rank], rank, infos, done[rank], p2p) for rank, infos in where.items()}
+        for rank in rest:
+            members[rank] = _absent(dumps[rank], rank)
+        job.groups[key] = _stand(key, names[key], members, ranks, last_row)
+    return job
+
+
+def _absent(dump: Dump, rank: int) -> _Member:
+    """A member whose dump does not know the group: it has not used it, if the dump is one that lists what was used."""
+    unused = not dump.partial and (dump.has_status or (dump.count > 0 and int(dump.record_id.min()) == 0))
+    zero = 0 if unused else None
+    return _Member(rank, dump, np.zeros(0, np.int64), {}, {}, np.zeros(0, np.int64), zero, zero, True, False)
+
+
+# --- sends and receives ---------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Owed:
+    """A send or receive that was posted and whose counterpart was not."""
+
+    waiter: int
+    ower: int
+    group: _Standing
+    row: int
+    """The waiter's entry."""
+    went_on: bool
+    """The ower has entered a collective that comes after the counterpart in the waiter's program."""
+
+
+def _owed(job: _Job) -> list[_Owed]:
+    """Posted p2p operations without a counterpart, where the names say who the peer is and both have a dump."""
+    found: list[_Owed] = []
+    for group in job.groups.values():
+        posts: dict[tuple[int, int], dict[str, list[int]]] = defaultdict(lambda: {"send": [], "recv": []})
+        for rank, member in group.members.items():
+            for row in member.p2p.tolist():
+                if job.done[rank][row]:
+                    continue
+                call = member.dump.calls[member.dump.call[row]]
+                if call.kind not in ("send", "recv") or call.peer is None or call.peer >= len(group.ranks):
+                    continue
+                peer = group.ranks[call.peer]
+                posts[(rank, peer) if call.kind == "send" else (peer, rank)][call.kind].append(row)
+        for (sender, receiver), both in posts.items():
+            sends, receives = both["send"], both["recv"]
+            if len(sends) == len(receives):
+                continue
+            waiter, ower = (sender, receiver) if len(sends) > len(receives) else (receiver, sender)
+            rows = sends if waiter == sender else receives
+            row = rows[min(len(sends), len(receives))]
+            other = group.members.get(ower)
+            if other is not None and other.dump.partial:
+                continue
+            before = int(group.members[waiter].dump.seq[row])
+            went_on = other is not None and (other.enqueued or 0) > before
+            found.append(_Owed(waiter, ower, group, row, went_on))
+    return found
+
+
+def _blind_tail(job: _Job, rank: int) -> int | None:
+    """The rank's newest entry, if it is a send or receive of a hook, which looks finished even when it blocks."""
+    dump = job.dumps[rank]
+    if dump.partial or not dump.count:
+        return None
+    call = dump.calls[dump.call[-1]]
+    return dump.count - 1 if call.kind in ("send", "recv") and call.backend in LENIENT else None
+
+
+# --- findings -------------------------------------------------------------------------------------------------------
+
+
+def _ranks(ranks: Collection[int]) -> str:
+    """'rank 3', 'ranks 1, 2 and 5', 'ranks 0, 1, … (64 in all)'."""
+    listed = sorted(ranks)
+    if len(listed) == 1:
+        return f"rank {listed[0]}"
+    if len(listed) > SHOWN:
+        return f"ranks {', '.join(map(str, listed[:SHOWN]))} … ({len(listed)} in all)"
+    return f"ranks {', '.join(map(str, listed[:-1]))} and {listed[-1]}"
+
+
+def _shape(call: Call | None) -> str:
+    if call is None:
+        return "an operation that its ring no longer holds"
+    sizes = "×".join(map(str, call.sizes_in[0])) if len(call.sizes_in) == 1 else f"{len(call.sizes_in)} tensors"
+    kind = next((x for x in call.dtypes if x != "|"), "")
+    return f"{call.op}({sizes} {kind})".replace(" )", ")") if call.sizes_in else call.op
+
+
+def _place(stack: Sequence[str]) -> str:
+    """The innermost frame outside of torch, for a sentence: ' at train.py:96 (train_step)'; '' without a stack."""
+    for frame in stack:
+        name, _, where = frame.partition(" ")
+        if "site-packages" not in where and "dist-packages" not in where and "torch/distributed" not in where:
+            return f" at {where} ({name})"
+    return ""
+
+
+def _evidence(member: _Member, row: int | None, says: str) -> Evidence:
+    at = f"entry {int(member.dump.record_id[row])}: " if row is not None and member.dump.count else ""
+    return Evidence(source=member.dump.path, line=None, text=f"rank {member.rank}, {at}{says}"[:2000])
+
+
+def _witnesses(group: _Standing, seq: int, ranks: Iterable[int]) -> tuple[Evidence, ...]:
+    """What up to four ranks say of `seq`."""
+    rows = []
+    for rank in list(ranks)[:4]:
+        member = group.members[rank]
+        row = member.row(seq)
+        if row is not None:
+            state = (
+                "completed" if member.done[seq] else "started" if member.dump.flags[row] & STARTED else "not completed"
+            )
+            call = member.calls(seq)[-1]
+            text = f"group {group.label}, collective {seq}: {_shape(call)}, {state}{_place(member.stack(seq))}"
+        else:
+            text = (
+                f"group {group.label}: last enqueued {_said(member.enqueued)}, last completed {_said(member.completed)}"
+            )
+        rows.append(_evidence(member, row, text))
+    return tuple(rows)
+
+
+def _said(number: int | None) -> str:
+    return "unknown" if number is None else "none" if number <= 0 else str(number)
+
+
+def _numel(sizes: tuple[tuple[int, ...], ...]) -> int | None:
+    if not sizes:
+        return None
+    total = 0
+    for size in sizes:
+        product = 1
+        for n in size:
+            product *= n
+        total += product
+    return total if 0 <= total < 1 << 63 else None
+
+
+def _state(group: _Standing, note: str | None = None) -> GroupState:
+    """The group's row of the report."""
+    seq = group.seq
+    call = group.op(seq) if seq is not None else None
+    first = last = timeout = None
+    frames: tuple[str, ...] = ()
+    started: list[int] = []
+    completed: list[int] = []
+    if seq is not None:
+        times = [t for x in group.arrived if (t := group.members[x].created_ns(seq)) is not None]
+        first, last = (min(times), max(times)) if times else (None, None)
+        for rank in group.arrived:
+            member = group.members[rank]
+            row = member.row(seq)
+            if row is None:
+                continue
+            if member.done[seq]:
+                completed.append(rank)
+            if member.dump.flags[row] & (STARTED | COMPLETED) and member.timed:
+                started.append(rank)
+            frames = frames or member.stack(seq)
+            timeout = timeout or int(member.dump.timeout_ms[row]) or None
+    return GroupState(
+        name=group.name,
+        description=group.description or None,
+        backend=call.backend or None if call else None,
+        members=group.ranks,
+        op=call.op if call else None,
+        seq=seq,
+        numel_in=_numel(call.sizes_in) if call else None,
+        numel_out=_numel(call.sizes_out) if call else None,
+        timeout_ms=timeout,
+        arrived=group.arrived,
+        started=tuple(started),
+        completed=tuple(completed),
+        missing=group.missing,
+        no_data=tuple(sorted({*group.no_data, *group.unknown, *group.stale})),
+        first_arrival_ns=first,
+        last_arrival_ns=last,
+        frames=frames,
+        note=note,
+    )
+
+
+# --- where the programs of two ranks part ---------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Parting:
+    """The rank's calls are its peers' calls, shifted from `seq` on."""
+
+    seq: int
+    by: int
+    """+1: the rank left one out (its n is their n+1); -1: it made one more."""
+    matched: int
+    theirs: tuple[str, ...]
+    own: tuple[str, ...]
+
+
+def _parting(group: _Standing, rank: int, peers: Sequence[int]) -> _Parting | None:
+    """Where `rank` left its peers' sequence by one call and then ran beside it, shifted; by stacks, sizes and types."""
+    member = group.members[rank]
+    others = [group.members[x] for x in peers if x != rank][:7]
+    if not others or not len(member.seqs):
+        return None
+
+    def word(one: _Member, seq: int) -> Any:
+        return (one.signature(seq), one.stack(seq)) if seq in one.rows else None
+
+    reference: dict[int, Any] = {}
+    for seq in {int(x) for one in others for x in one.seqs}:
+        votes = Counter(w for one in others if (w := word(one, seq)) is not None)
+        top = votes.most_common(1)
+        if top and top[0][1] * 2 > sum(votes.values()):
+            reference[seq] = top[0][0]
+    own = {int(seq): word(member, int(seq)) for seq in member.seqs}
+    both = sorted(own.keys() & reference.keys())
+    first = next((seq for seq in both if own[seq] != reference[seq]), None)
+    if first is None:
+        return None
+    for by in (1, -1):
+        start = first if by > 0 else first + 1
+        pairs = [(own[s], reference[s + by]) for s in sorted(own) if s >= start and s + by in reference]
+        straight = [own[s] == reference[s] for s in both if s >= start]
+        matched = sum(a == b for a, b in pairs)
+        if matched >= 2 and matched >= 0.8 * len(pairs) and matched > sum(straight) + 1:
+            stacks = [next((x.stack(first) for x in others if first in x.rows), ()), member.stack(first)]
+            return _Parting(first, by, matched, *stacks)
+    return None
+
+
+def _expected_next(group: _Standing, ranks: Sequence[int], seq: int) -> set[Any]:
+    """Signatures that have followed the group's call at `seq` after the same two calls before."""
+    found: set[Any] = set()
+    for rank in ranks[:4]:
+        member = group.members[rank]
+        here = [member.signature(x) for x in (seq - 2, seq - 1, seq)]
+        if None in here:
+            continue
+        for old in member.seqs[:-1].tolist():
+            if old < seq and [member.signature(x) for x in (old - 2, old - 1, old)] == here:
+                following = member.signature(old + 1)
+                if following is not None:
+                    found.add(following)
+    return found
+
+
+@dataclass(slots=True)
+class _Mismatch:
+    group: _Standing
+    ranks: tuple[int, ...]
+    """Who differs; () where neither side has the majority."""
+    cause: str
+    says: str
+    detail: dict[str, Detail]
+    weight: float
+
+
+def _mismatches(job: _Job) -> Iterator[_Mismatch]:
+    """Groups whose members entered the stuck place with different calls."""
+    for group in job.stuck:
+        seq = group.seq
+        assert seq is not None
+        votes: dict[Any, list[int]] = defaultdict(list)
+        for rank in group.arrived:
+            signature = group.members[rank].signature(seq)
+            if signature is not None:
+                votes[signature].append(rank)
+        if len(votes) < 2:
+            continue
+        ordered = sorted(votes.values(), key=lambda x: (-len(x), x))
+        most, rest = ordered[0], sorted(x for side in ordered[1:] for x in side)
+        tie = len(most) == len(ordered[1]) or len(most) < len(rest)
+        if tie:
+            usual = _usual(job, group, seq, votes)
+            if usual is not None:
+                most = votes[usual]
+                rest = sorted(x for side in votes.values() if side is not most for x in side)
+                tie = False
+            else:
+                departing = [x for x in group.arrived if _departs_at(job, group, x, seq)]
+                if departing and len(departing) < len(group.arrived) and len(departing) * 2 <= len(group.arrived):
+                    rest = departing
+                    most = [x for x in group.arrived if x not in departing and group.members[x].signature(seq)]
+                    tie = not most
+        sides = "; ".join(f"{_ranks(x)}: {_shape(group.members[x[0]].calls(seq)[-1])}" for x in ordered[:4])
+        if tie:
+            says = (
+                f"In group {group.label} the members called different things as collective {seq} ({sides}), and "
+                "neither side has a majority."
+            )
+            yield _Mismatch(group, (), "collective_mismatch", says, {"first_divergence_seq": seq}, GAPS)
+            continue
+        yield _judged(job, group, seq, most, rest)
+
+
+def _departs_at(job: _Job, group: _Standing, rank: int, seq: int) -> bool:
+    row = group.members[rank].row(seq)
+    return row is not None and job.departs(rank, row) == row
+
+
+def _usual(job: _Job, group: _Standing, seq: int, votes: Mapping[Any, list[int]]) -> Any:
+    """The signature that sister groups (same description and size) have at `seq`; None if they do not decide."""
+    sisters: Counter[Any] = Counter()
+    for other in job.groups.values():
+        if other is not group and other.description == group.description and len(other.ranks) == len(group.ranks):
+            for member in other.members.values():
+                signature = member.signature(seq)
+                if signature is not None:
+                    sisters[signature] += 1
+    ours = [x for x in sisters if x in votes]
+    return ours[0] if len(ours) == 1 and sisters[ours[0]] * 2 > sum(sisters.values()) else None
+
+
+def _judged(job: _Job, group: _Standing, seq: int, most: Sequence[int], rest: Sequence[int]) -> _Mismatch:
+    """The minority `rest` called something else at `seq`: something wrong, or the right thing a place early or late."""
+    who = rest[0]
+    member, peer = group.members[who], group.members[most[0]]
+    own, theirs = member.calls(seq), peer.calls(seq)
+    weight = (CLEAN if not job.gaps else GAPS) if len(most) > len(rest) else GAPS
+    detail: dict[str, Detail] = {"first_divergence_seq": seq}
+    plain = (
+        f"In group {group.label}, collective {seq}, {_ranks(rest)} called {_shape(own[-1])}"
+        f"{_place(member.stack(seq))}, where {_ranks(most)} called {_shape(theirs[-1])}{_place(peer.stack(seq))}."
+    )
+    parting = _parting(group, who, most)
+    if parting is not None:
+        return _Mismatch(
+            group,
+            tuple(rest),
+            "collective_skipped",
+            _shifted(group, rest, parting) + " " + plain,
+            {"first_divergence_seq": parting.seq},
+            weight,
+        )
+    later = [x for x in (seq + 1, seq + 2, seq + 3) if x in member.rows]
+    if later and all(member.signature(x) == peer.signature(x) for x in later if x in peer.rows):
+        straight = any(x in peer.rows for x in later)
+    else:
+        straight = False
+    if not straight:
+        following = _expected_next(group, most, seq)
+        if peer.signature(seq + 1) is not None:
+            following = {peer.signature(seq + 1)}
+        if member.signature(seq) in following:
+            says = f"{plain} That is the call that follows there: {_ranks(rest)} left one out."
+            return _Mismatch(group, tuple(rest), "collective_skipped", says, detail, weight)
+        if later and peer.signature(seq) == member.signature(seq + 1):
+            says = f"{plain} What the others called comes next there: {_ranks(rest)} made one call more."
+            return _Mismatch(group, tuple(rest), "collective_skipped", says, detail, weight)
+    if own[-1].kind == "barrier" and theirs[-1].kind != "barrier":
+        if member.stack(seq):
+            says = f"{plain} {_ranks(rest)} had left the loop in which the others still are.".replace(
+                ". rank", ". Rank"
+            )
+            return _Mismatch(group, tuple(rest), "uneven_inputs", says, detail, weight - 1)
+        says = f"{plain} {_ranks(rest).capitalize()} reached a barrier with fewer calls than the others have made."
+        return _Mismatch(group, tuple(rest), "collective_skipped", says, detail, weight - 1)
+    return _Mismatch(group, tuple(rest), "collective_mismatch", plain, detail, weight)
+
+
+def _shifted(group: _Standing, ranks: Sequence[int], parting: _Parting) -> str:
+    what = "left out a collective" if parting.by > 0 else "made one collective more"
+    text = f"{_ranks(ranks).capitalize()} {what} of group {group.label} at or before number {parting.seq}"
+    theirs, own = _place(parting.theirs), _place(parting.own)
+    if theirs and own and theirs != own:
+        text += f" (there the others were{theirs}, {_ranks(ranks)}{own})"
+    where = "later" if parting.by > 0 else "earlier"
+    return f"{text}: from then on {parting.matched} of its calls equal its peers' calls one place {where}."
+
+
+# --- who waits for whom ---------------------------------------------------------------------------------------------
+
+
+def _edges(job: _Job, owed: Sequence[_Owed]) -> dict[int, set[int]]:
+    """Waiter → those it waits for: members that have not entered, or owe a send or a receive."""
+    edges: dict[int, set[int]] = defaultdict(set)
+    for group in job.stuck:
+        waited = {*group.missing, *group.no_data, *group.unknown}
+        if waited and group.seq is not None:
+            for rank in group.arrived:
+                member = group.members[rank]
+                if not member.done.get(group.seq, False):
+                    edges[rank] |= waited
+    for one in owed:
+        edges[one.waiter].add(one.ower)
+    return edges
+
+
+def _cycle(edges: Mapping[int, set[int]], start: Iterable[int]) -> set[int]:
+    """Ranks of a circle of waits (a strongly connected component of two or more); empty if there is none."""
+    order: list[int] = []
+    seen: set[int] = set()
+    for root in start:
+        if root in seen:
+            continue
+        seen.add(root)
+        work: list[tuple[int, Iterator[int]]] = [(root, iter(sorted(edges.get(root, ()))))]
+        while work:
+            node, rest = work[-1]
+            for after in rest:
+                if after not in seen:
+                    seen.add(after)
+                    work.append((after, iter(sorted(edges.get(after, ())))))
+                    break
+            else:
+                order.append(node)
+                work.pop()
+    back: dict[int, set[int]] = defaultdict(set)
+    for a, targets in edges.items():
+        for b in targets:
+            back[b].add(a)
+    taken: set[int] = set()
+    for root in reversed(order):
+        if root in taken:
+            continue
+        component, todo = set(), [root]
+        taken.add(root)
+        while todo:
+            node = todo.pop()
+            component.add(node)
+            for before in back.get(node, ()):
+                if before not in taken and before in seen:
+                    taken.add(before)
+                    todo.append(before)
+        if len(component) > 1:
+            return component
+    return set()
+
+
+# --- the verdict ----------------------------------------------------------------------------------------------------
+
+
+def reconstruct(dumps: Sequence[Dump], *, expected_world: int | None = None) -> Reconstruction:
+    """Who entered, who did not, and on whom the others wait, from the dumps of a job's ranks.
+
+    `expected_world`: how many ranks the job had, where something else tells it. Independent of the order of `dumps`.
+    """
+    problems: list[Problem] = []
+    chosen = _choose(dumps, problems)
+    if not chosen:
+        return Reconstruction(problems=tuple(problems))
+    job = _job(chosen, expected_world, problems)
+    old = _left_over(job)
+    if old:
+        for rank in old:
+            says = f"the dump of rank {rank} is older than what its peers went on to; it is left out"
+            problems.append(Problem(says=says, source=chosen[rank].path))
+        rest = {rank: dump for rank, dump in chosen.items() if rank not in old}
+        job = _job(rest, max(expected_world or 0, len(job.world)), problems)
+    verdict = _Verdict(job)
+    verdict.judge()
+    return verdict.result()
+
+
+def _left_over(job: _Job) -> set[int]:
+    """Ranks whose dump is of an earlier moment than all others', by minutes."""
+    found: set[int] = set()
+    for group in job.groups.values():
+        times = [t for x in group.members.values() if (t := x.dump.newest_ns) is not None and x.rank not in group.stale]
+        for rank in group.stale:
+            newest = group.members[rank].dump.newest_ns
+            if times and newest is not None and float(np.median(times)) - newest > OLD_FILE_NS:
+                found.add(rank)
+    return found if len(found) * 2 < len(job.dumps) else set()
+
+
+class _Verdict:
+    """Collects suspects, waits and acquittals of one job."""
+
+    def __init__(self, job: _Job) -> None:
+        self.job = job
+        self.suspects: list[Suspect] = []
+        self.cannot_exclude: set[int] = set()
+        self.top: list[_Standing] = []
+        self.healthy = False
+        self.owed = _owed(job)
+        self.edges = _edges(job, self.owed)
+        self._next: dict[int, set[int]] = {}
+
+    def judge(self) -> None:
+        job = self.job
+        if any(group.stale for group in job.groups.values()):
+            # Peers completed what these ranks' dumps don't hold: the job moved on while they were written.
+            self.healthy = True
+            return
+        if not job.stuck and not self.owed:
+            self.healthy = not job.gaps or bool(job.dumps)
+            return
+        found = list(_mismatches(job))
+        if found:
+            self._mismatched(found)
+            if any(x.ranks for x in self.suspects):
+                return
+        if self._posts_that_never_pair():
+            return
+        if self._never_entered():
+            return
+        if self.suspects:
+            return
+        self._all_joined()
+
+    # The order is that of how much a finding explains: a wrong call makes everybody wait, also those that never arrive.
+
+    def _mismatched(self, found: Sequence[_Mismatch]) -> None:
+        named: dict[tuple[int, ...], _Mismatch] = {}
+        for one in self._by_program([x.group for x in found]):
+            mismatch = next(x for x in found if x.group is one)
+            named.setdefault(mismatch.ranks, mismatch)
+        for mismatch in named.values():
+            seq = mismatch.group.seq
+            assert seq is not None
+            peers = [x for x in mismatch.group.arrived if x not in mismatch.ranks]
+            witnesses = _witnesses(mismatch.group, seq, [*mismatch.ranks[:2], *peers[:2]])
+            self.top.append(mismatch.group)
+            self._add(
+                mismatch.ranks,
+                mismatch.cause,
+                mismatch.weight,
+                mismatch.says,
+                mismatch.group,
+                witnesses,
+                mismatch.detail,
+            )
+            if mismatch.ranks:
+                self.cannot_exclude |= set(mismatch.group.no_data)
+            else:
+                self.cannot_exclude |= set(mismatch.group.arrived)
+            break
+
+    def _posts_that_never_pair(self) -> bool:
+        """Sends and receives whose counterpart will not come, because its rank has gone on without it."""
+        owed = [x for x in self.owed if x.went_on and x.ower in self.job.dumps]
+        blind = {
+            x: row for group in self.job.stuck for x in group.missing if (row := _blind_tail(self.job, x)) is not None
+        }
+        if not owed and len(blind) < 2:
+            return False
+        if owed:
+            involved = {x.waiter for x in owed} | {x.ower for x in owed}
+            since = {x: self.job.first_pending(x) for x in involved}
+            for one in owed:  # a post left out shows where the collective stands in its place
+                since[one.ower] = min(since[one.ower], self._since_collective(one))
+        else:
+            sure = [x for group in self.job.stuck for x in group.missing if x not in blind and not self.edges.get(x)]
+            if sure:
+                return False
+            involved = set(blind)
+            for group in self.job.stuck:
+                involved |= set(group.arrived)
+            since = {x: max(0, self.job.dumps[x].count - 16) for x in involved}
+        departing = {x: row for x in sorted(involved) if (row := self.job.departs(x, since[x])) is not None}
+        both = {x.waiter for x in owed} & {x.ower for x in owed}
+        weight = GAPS if self.job.gaps else CLEAN - 0.5
+        culprit: int | None = None
+        if len(departing) == 1:
+            (culprit,) = departing
+        elif len(both & set(departing)) == 1:
+            (culprit,) = both & set(departing)
+        elif len(both) == 1 and not departing:
+            (culprit,) = both
+            weight = GAPS
+        group = owed[0].group if owed else self._by_program(self.job.stuck)[0]
+        self.top.append(group)
+        if culprit is None:
+            names = involved if owed else set(blind)
+            says = f"Sends and receives of {_ranks(names)} never pair, and the dumps do not tell whose post is wrong."
+            self._add((), "deadlock", GAPS if owed else 1.5, says, group, ())
+            self.cannot_exclude |= names
+            return True
+        dump = self.job.dumps[culprit]
+        row = departing.get(culprit)
+        own = [x for x in owed if x.waiter == culprit]
+        row = row if row is not None else own[0].row if own else None
+        says = f"The sends and receives of rank {culprit} do not fit its peers' program."
+        witnesses: tuple[Evidence, ...] = ()
+        detail: dict[str, Detail] = {}
+        if row is not None:
+            call = dump.calls[dump.call[row]]
+            stack = dump.stacks[dump.stack[row]] if dump.stack[row] >= 0 else ()
+            peer = self._global(culprit, row)
+            towards = f" {'to' if call.kind == 'send' else 'from'} rank {peer}" if peer is not None else ""
+            says += f" Where its own earlier steps had another call, it posted {call.op}{towards}{_place(stack)}."
+            if call.kind in ("send", "recv"):
+                detail["p2p_seq"] = int(dump.p2p_seq[row])
+            text = f"entry {int(dump.record_id[row])}: {call.op}{towards}"
+            witnesses = (Evidence(source=dump.path, line=None, text=f"rank {culprit}, {text}"),)
+        for one in owed[:3]:
+            member = one.group.members[one.waiter]
+            call = member.dump.calls[member.dump.call[one.row]]
+            text = (
+                f"posted {call.op} {'to' if call.kind == 'send' else 'from'} rank {one.ower}, which has no counterpart"
+            )
+            witnesses += (_evidence(member, one.row, text),)
+        self._add((culprit,), "deadlock", weight, says, group, witnesses, detail)
+        self.cannot_exclude |= set(self.job.no_data)
+        return True
+
+    def _since_collective(self, one: _Owed) -> int:
+        """The ower's first entry after the collective before the waiter's post."""
+        member = one.group.members[one.ower]
+        before = int(one.group.members[one.waiter].dump.seq[one.row])
+        row = member.row(before)
+        return row + 1 if row is not None else self.job.first_pending(one.ower)
+
+    def _global(self, rank: int, row: int) -> int | None:
+        dump = self.job.dumps[rank]
+        peer = dump.calls[dump.call[row]].peer
+        for group in self.job.groups.values():
+            member = group.members.get(rank)
+            if member is not None and row in member.p2p and peer is not None and peer < len(group.ranks):
+                return int(group.ranks[peer])
+        return None
+
+    def _never_entered(self) -> bool:
+        """Ranks that others wait for and that wait for nobody themselves."""
+        job = self.job
+        waited = {x for targets in self.edges.values() for x in targets}
+        joint = self._joint()
+        blocked = {x for x, targets in self.edges.items() if targets}
+        for group in joint:
+            # Everybody has entered, nobody has completed it: whoever stands in it does not get on.
+            blocked |= {x for x in group.arrived if not group.members[x].done.get(group.seq or 0, False)}
+        late = {x for group in job.stuck for x in group.missing} | {x.ower for x in self.owed}
+        sinks = sorted(x for x in waited & late if x in job.dumps and x not in blocked and not self._unsure(x))
+        behind = sorted({x for group in job.groups.values() for x in group.lagging})
+        absent = sorted(x for x in waited if x not in job.dumps)
+        unknown = sorted({x for group in job.stuck for x in group.unknown})
+        if not waited:
+            return False
+        if not sinks:
+            # A rank whose GPU hangs keeps its later operations pending, and looks as if it waited.
+            sinks = [x for x in behind if x in waited]
+        if not sinks:
+            return self._nobody_with_a_dump(waited, absent, unknown)
+        groups = [x for x in job.stuck if set(x.missing) & set(sinks)]
+        groups = self._by_program(groups) if groups else self._by_program(job.stuck)
+        top = groups[0]
+        self.top += groups
+        if self._one_call_more(top, sinks):
+            return True
+        ranks = tuple(sorted({*sinks, *(x for x in behind if x not in sinks and self._is_behind(x))}))
+        clean = not top.no_data and not top.unknown and not job.gaps
+        weight = CLEAN if clean else GAPS
+        missing = [x for x in ranks if x in top.missing] or list(ranks)
+        if len(missing) > len(top.arrived) and len(missing) > 1:
+            weight = min(weight, WEAK + 0.5)
+        self.cannot_exclude |= set(job.no_data)
+        call = top.op(top.seq or 0)
+        wait = f"{_ranks(top.arrived)} {'waits' if len(top.arrived) == 1 else 'wait'}"
+        says = (
+            f"{_ranks(missing).capitalize()} never entered collective {top.seq} of group {top.label} ({_shape(call)}), "
+            f"in which {wait}; {'they have' if len(missing) > 1 else 'it has'} nothing unfinished from before."
+        )
+        extra = [x for x in ranks if x not in missing]
+        if extra:
+            says += (
+                f" {_ranks(extra).capitalize()} fell behind in a collective that the peers completed, "
+                "or never entered another one."
+            )
+        cause, detail = "rank_not_arrived", {}
+        parting = (
+            next((p for x in ranks if (p := _parting(top, x, top.arrived)) is not None), None)
+            if len(ranks) == 1
+            else None
+        )
+        if parting is not None:
+            cause, says = "collective_skipped", f"{_shifted(top, ranks, parting)} {says}"
+            detail = {"first_divergence_seq": parting.seq}
+        witnesses = _witnesses(top, top.seq or 0, [*[x for x in missing if x in top.members][:2], *top.arrived[:2]])
+        self._add(ranks, cause, weight, says, top, witnesses, detail)
+        return True
+
+    def _is_behind(self, rank: int) -> bool:
+        """Lags in a group where peers finished, and noticing late (100 ms) cannot explain it: somebody is missing."""
+        return any(rank in x.lagging for x in self.job.groups.values())
+
+    def _unsure(self, rank: int) -> bool:
+        """It may be blocked in a send or receive that its backend does not show as pending."""
+        return _blind_tail(self.job, rank) is not None
+
+    def _one_call_more(self, top: _Standing, sinks: Sequence[int]) -> bool:
+        """A few ranks wait in a call that most of the group never made: theirs may be the one too many."""
+        missing = [x for x in top.missing if x in sinks]
+        seq = top.seq
+        if seq is None or len(missing) < len(top.arrived) or len(top.ranks) < 3 or len(top.arrived) > 2:
+            return False
+        level = {top.members[x].enqueued for x in missing}
+        if level != {seq - 1}:
+            return False
+        odd = [x for x in top.arrived if _departs_at(self.job, top, x, seq)]
+        partings = {x: p for x in top.arrived if (p := _parting(top, x, missing)) is not None and p.by < 0}
+        if set(odd) | set(partings) != set(top.arrived):
+            return False
+        says = (
+            f"{_ranks(top.arrived).capitalize()} {'waits' if len(top.arrived) == 1 else 'wait'} in collective {seq} of "
+            f"group {top.label} ({_shape(top.op(seq))}), a call that its earlier steps did not have there and that "
+            f"{_ranks(missing)} never made."
+        )
+        where = min((p.seq for p in partings.values()), default=seq)
+        weight = GAPS if self.job.gaps else CLEAN - 1
+        detail: dict[str, Detail] = {"first_divergence_seq": where}
+        witnesses = _witnesses(top, seq, [*top.arrived, *missing])
+        self._add(top.arrived, "collective_skipped", weight, says, top, witnesses, detail)
+        self.cannot_exclude |= set(self.job.no_data)
+        return True
+
+    def _nobody_with_a_dump(self, waited: set[int], absent: Sequence[int], unknown: Sequence[int]) -> bool:
+        """Everybody with a dump waits, or may wait: for ranks without one, in a circle, or in something unrecorded."""
+        job = self.job
+        dark = sorted({*absent, *unknown})
+        if dark:
+            groups = self._by_program([x for x in job.stuck if set(dark) & {*x.no_data, *x.unknown}])
+            top = (groups or self._by_program(job.stuck) or list(job.groups.values()))[0]
+            self.top += groups
+            everybody = sorted({*job.no_data, *unknown})
+            self.cannot_exclude |= set(everybody)
+            if len(everybody) == 1 and top.seq is not None:
+                (rank,) = everybody
+                says = (
+                    f"Rank {rank} left no dump, and every member of group {top.label} that did stands in collective "
+                    f"{top.seq} ({_shape(top.op(top.seq))})."
+                )
+                self._add((rank,), "process_missing", GAPS, says, top, _witnesses(top, top.seq, top.arrived))
+                self.cannot_exclude.clear()
+            return True
+        circle = _cycle(self.edges, sorted(self.edges))
+        unsure = sorted(x for x in waited if self._unsure(x))
+        groups = self._by_program(job.stuck)
+        self.top += groups
+        top = groups[0] if groups else next(iter(job.groups.values()))
+        if circle:
+            since = {x: job.first_pending(x) for x in circle}
+            departing = [x for x in sorted(circle) if job.departs(x, since[x]) is not None]
+            ranks = tuple(departing) if len(departing) == 1 else ()
+            says = (
+                f"{_ranks(circle).capitalize()} wait for each other in a circle: each stands in a group that another "
+                "is missing in."
+            )
+            self._add(
+                ranks,
+                "deadlock",
+                CLEAN - 0.5 if not ranks else GAPS,
+                says,
+                top,
+                _witnesses(top, top.seq or 0, top.arrived),
+            )
+            if not ranks:
+                self.cannot_exclude |= circle
+            return True
+        if len(unsure) == 1:
+            says = (
+                f"Rank {unsure[0]} never entered collective {top.seq} of group {top.label}, in which "
+                f"{_ranks(top.arrived)} wait; its last recorded call is a send or receive that may or may not be over."
+            )
+            self._add(
+                tuple(unsure),
+                "rank_not_arrived",
+                GAPS,
+                says,
+                top,
+                _witnesses(top, top.seq or 0, [*unsure, *top.arrived]),
+            )
+            return True
+        self.cannot_exclude |= set(unsure) or waited
+        return True
+
+    def _joint(self) -> list[_Standing]:
+        """Groups in which every member has entered the stuck operation."""
+        return [x for x in self.job.stuck if not x.missing and not x.no_data and not x.unknown and len(x.arrived) > 1]
+
+    def _all_joined(self) -> None:
+        """Every member has entered and none has completed: a GPU that never starts, one that never ends, or all."""
+        job = self.job
+        joint = self._by_program(self._joint())
+        for group in joint:
+            seq = group.seq
+            assert seq is not None
+            oldest = [x for x in group.arrived if self._is_oldest(group, x, seq)]
+            running = [x for x in group.arrived if self._flag(group, x, seq)]
+            idle = [x for x in oldest if not self._flag(group, x, seq)]
+            timed = [x for x in group.arrived if group.members[x].timed]
+            if len(timed) == len(group.arrived) and running and idle and len(idle) < len(running):
+                says = (
+                    f"All of group {group.label} enqueued collective {seq} ({_shape(group.op(seq))}), and the GPUs of "
+                    f"{_ranks(running)} started it; {'those' if len(idle) > 1 else 'that'} of {_ranks(idle)} never did."
+                )
+                self.top += [group]
+                self._add(
+                    tuple(idle), "gpu_stall", GAPS + 0.5, says, group, _witnesses(group, seq, [*idle[:2], *running[:2]])
+                )
+                return
+        behind = self._one_behind()
+        if behind is not None:
+            group, rank = behind
+            self.top += [group]
+            says = (
+                f"Rank {rank} has not seen the end of collectives of group {group.label} that all its peers completed "
+                f"(up to {group.agreed}): its GPU took part in it and never reported back."
+            )
+            self._add(
+                (rank,), "gpu_other", WEAK + 0.5, says, group, _witnesses(group, group.agreed, [rank, *group.arrived])
+            )
+            return
+        progress = {m.completed for group in joint for m in group.members.values()}
+        if not joint or len(progress) > len(joint) or any(x.lagging for x in job.groups.values()):
+            # Some have seen more ends than others: operations were still completing when the dumps were written.
+            self.healthy = True
+            return
+        group = joint[0]
+        self.top += joint
+        says = (
+            f"All {len(group.arrived)} members of group {group.label} entered collective {group.seq} "
+            f"({_shape(group.op(group.seq or 0))}) and none completed it; the dumps tell nobody from the others."
+        )
+        self._add((), "fabric_error", 0.5, says, group, _witnesses(group, group.seq or 0, group.arrived))
+
+    def _flag(self, group: _Standing, rank: int, seq: int) -> bool:
+        row = group.members[rank].row(seq)
+        return row is not None and bool(group.members[rank].dump.flags[row] & (STARTED | COMPLETED))
+
+    def _is_oldest(self, group: _Standing, rank: int, seq: int) -> bool:
+        row = group.members[rank].row(seq)
+        return row is not None and row <= self.job.first_pending(rank)
+
+    def _one_behind(self) -> tuple[_Standing, int] | None:
+        found: dict[int, _Standing] = {}
+        for group in self.job.groups.values():
+            rest = {group.members[x].completed for x in group.members if x not in group.lagging}
+            if len(group.lagging) == 1 and len(rest) == 1 and len(group.members) > 2:
+                found.setdefault(group.lagging[0], group)
+            elif group.lagging:
+                return None
+        if len(found) != 1:
+            return None
+        rank, group = next(iter(found.items()))
+        return group, rank
+
+    def _by_program(self, groups: Sequence[_Standing]) -> list[_Standing]:
+        """The groups with the one first whose stuck operation comes first in the members' programs.
+
+        A group comes before another if a rank that stands in both, or in sister groups of them, called it first.
+        """
+        order: Counter[tuple[str, str]] = Counter()
+        wanted = {x.description or x.name for x in groups}
+        sisters = [x for x in self.job.stuck if (x.description or x.name) in wanted]
+        for rank in {x for group in sisters for x in group.arrived}:
+            rows: dict[str, int] = {}
+            for group in sisters:
+                member = group.members.get(rank)
+                if member is None or group.seq is None or rank not in group.arrived:
+                    continue
+                row = member.row(group.seq)
+                if row is not None:
+                    what = group.description or group.name
+                    rows[what] = min(rows.get(what, row), row)
+            listed = sorted(rows, key=lambda x: rows[x])
+            for i, one in enumerate(listed):
+                for other in listed[i + 1 :]:
+                    order[one, other] += 1
+        beaten = {x: sum(order[y, x] > order[x, y] for y in wanted) for x in wanted}
+
+        coming = self._coming()
+
+        def when(group: _Standing) -> int:
+            times = [
+                t for x in group.arrived if group.seq is not None and (t := group.members[x].created_ns(group.seq))
+            ]
+            return min(times, default=0)
+
+        return sorted(
+            groups,
+            key=lambda x: (
+                beaten[x.description or x.name],
+                not (x.missing or x.no_data),
+                x.key not in coming,
+                len(x.ranks),
+                when(x),
+                x.key,
+            ),
+        )
+
+    def _coming(self) -> set[Key]:
+        """Groups in which a rank that is missing there, and waits for nobody, would have made its next call."""
+        found: set[Key] = set()
+        late = {x for group in self.job.stuck for x in group.missing if not self.edges.get(x)}
+        for rank in sorted(late)[:16]:
+            if rank not in self._next:
+                self._next[rank] = self.job.next_groups(rank)
+            for index in self._next[rank]:
+                found.add(self.job.index[rank][index])
+        return found
+
+    def _add(
+        self,
+        ranks: Sequence[int],
+        cause: str,
+        weight: float,
+        says: str,
+        group: _Standing,
+        evidence: tuple[Evidence, ...],
+        details: Mapping[str, Detail] | None = None,
+    ) -> None:
+        self.suspects.append(
+            Suspect(
+                ranks=tuple(sorted(ranks)),
+                cause=cause,
+                weight=weight,
+                says=says,
+                group=_state(group),
+                evidence=evidence,
+                details=dict(details or {}),
+            )
+        )
+
+    # --- what goes out
+
+    def result(self) -> Reconstruction:
+        job = self.job
+        guilty = {x for one in self.suspects for x in one.ranks}
+        hung = not self.healthy
+        ordered: list[_Standing] = []
+        if hung:
+            for group in [*self.top, *self._by_program(job.stuck)]:
+                if group not in ordered and group.seq is not None:
+                    ordered.append(group)
+        healthy_groups = [x for x in job.groups.values() if x not in ordered]
+        healthy_groups.sort(key=lambda x: (-len(x.ranks), x.key))
+        top = ordered[0] if ordered else None
+        return Reconstruction(
+            groups=tuple(map(_state, ordered)),
+            suspects=tuple(self.suspects),
+            waits=tuple(self._waits()) if hung else (),
+            cannot_exclude=tuple(sorted(self.cannot_exclude - guilty)) if hung else (),
+            cleared=tuple(self._cleared(guilty)) if hung and self.suspects else (),
+            counters=tuple(self._counters(top)),
+            ranks_seen=tuple(sorted(job.dumps)),
+            healthy=self.healthy,
+            problems=tuple(job.problems),
+        )
+
+    def _waits(self) -> Iterator[Wait]:
+        for group in self.job.stuck:
+            waited = tuple(sorted({*group.missing, *group.no_data, *group.unknown}))
+            if not waited or group.seq is None:
+                continue
+            why = f"entered collective {group.seq} of group {group.label}"
+            for rank in group.arrived:
+                if not group.members[rank].done.get(group.seq, False):
+                    yield Wait(waiter=rank, waited=waited, why=why, group=group.label, seq=group.seq)
+        for one in self.owed:
+            dump = self.job.dumps[one.waiter]
+            call = dump.calls[dump.call[one.row]]
+            why = f"posted a {call.op} {'to' if call.kind == 'send' else 'from'} rank {one.ower}"
+            yield Wait(waiter=one.waiter, waited=(one.ower,), why=why, group=one.group.label)
+
+    def _cleared(self, guilty: set[int]) -> Iterator[tuple[int, str]]:
+        for rank in sorted(self.job.dumps):
+            if rank in guilty or rank in self.cannot_exclude:
+                continue
+            for group in self._by_program(self.job.stuck):
+                if rank in group.arrived and (group.missing or group.no_data or group.unknown):
+                    waited = _ranks({*group.missing, *group.no_data, *group.unknown})
+                    yield rank, f"waits in collective {group.seq} of group {group.label} for {waited}"
+                    break
+            else:
+                targets = self.edges.get(rank)
+                if targets:
+                    yield rank, f"waits for {_ranks(targets)}"
+
+    def _counters(self, top: _Standing | None) -> Iterator[RankCounters]:
+        job = self.job
+        default = next((x for x in job.groups.values() if _is_default(x.key)), None)
+        for rank, dump in sorted(job.dumps.items()):
+            member = None
+            for group in (top, default):
+                if group is not None and member is None:
+                    member = group.members.get(rank)
+            frames = dump.stacks[dump.stack[-1]] if dump.count and dump.stack[-1] >= 0 else ()
+            started = None
+            if member is not None and member.timed:
+                rows = [s for s, r in member.rows.items() if dump.flags[r[-1]] & (STARTED | COMPLETED)]
+                started = max(rows, default=None)
+            yield RankCounters(
+                rank=rank,
+                source=dump.path,
+                last_enqueued=_positive(member.enqueued) if member else None,
+                last_started=started,
+                last_completed=_positive(member.completed) if member else None,
+                frames=frames,
+                last_created_ns=dump.newest_ns,
+            )
+
+
+def _positive(number: int | None) -> int | None:
+    return number if number is not None and number > 0 else None

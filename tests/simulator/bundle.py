@@ -65,6 +65,15 @@ def simulate(scenario: Scenario, seed: int) -> Bundle:
 # --- what a job prints while all is well -----------------------------------------------------------------------------
 
 
+_WARNINGS = (
+    "/srv/train/pretrain.py:87: FutureWarning: `torch.cuda.amp.GradScaler(args...)` is deprecated. Please use "
+    "`torch.amp.GradScaler('cuda', args...)` instead.\n  scaler = torch.cuda.amp.GradScaler(enabled=False)\n"
+    "Token indices sequence length is longer than the specified maximum sequence length for this model (4211 > 4096). "
+    "Running this sequence through the model will result in indexing errors"
+)
+"""What every training job prints and nobody reads."""
+
+
 def _opening(story: Story) -> None:
     """Launcher's boilerplate, NCCL's set-up lines and the pulse."""
     scenario, torch, start = story.scenario, story.torch, story.cluster.start_ns
@@ -94,6 +103,8 @@ def _opening(story: Story) -> None:
         if not scenario.degrade.lose_init_lines:
             for i, text in enumerate(torch.init_lines(seat, story.run.of(seat.rank))):
                 story.say(seat.rank, ns + 3 * S + i * 11 * MS, text, err=False)
+        if seat.local == 0:
+            story.say(seat.rank, ns + S, _WARNINGS)
     stop = story.cancelled_ns or 1 << 62
     printer = world - 1 if scenario.application == "megatron" else 0
     loss, last = 10.8, 0
@@ -102,6 +113,8 @@ def _opening(story: Story) -> None:
         loss = max(1.9, loss * 0.985 + story.rng.uniform(-0.05, 0.05))
         took_ms = (ns - last) / MS if last else scenario.step_s * 1200
         last = ns
+        if step % 100 == 0:
+            story.log(0, ns + 400 * MS, f"checkpoint step_{step} written in {story.rng.uniform(7, 14):.1f} s")
         t = when(story.seat(printer).host.clock.wall(ns), scenario.job_zone)
         if scenario.application == "megatron":
             text = (
@@ -156,8 +169,9 @@ def _kernel_noise(story: Story, end: Ending) -> None:
             seat = rng.choice(innocent)
             for _ in range(4):
                 rows += k.corrected_aer(host, seat.local, end.over_ns - rng.randrange(100 * S, 3000 * S))
-        if innocent and decoys.old_boot_xid:
-            rows += k.desktop_fault(host, rng.choice(innocent).local, booted - rng.randrange(9000 * S, 90000 * S), 1)
+        marked = [m for m in innocent if decoys.old_boot_rank in (None, m.rank)]
+        if marked and decoys.old_boot_xid:
+            rows += k.desktop_fault(host, rng.choice(marked).local, booted - rng.randrange(9000 * S, 90000 * S), 1)
         if decoys.innocent_oom:
             ns = story.cluster.start_ns - rng.randrange(200 * S, 4000 * S)
             rows += k.oom_kill(991_220, "jupyter-lab", ns, cgroup="/system.slice/jupyter.service")

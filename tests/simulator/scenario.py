@@ -65,6 +65,8 @@ class Decoys:
     """Corrected PCIe errors on a port that leads to a healthy card."""
     old_boot_xid: bool = False
     """A GPU error from an earlier boot, on a healthy rank's card."""
+    old_boot_rank: int | None = None
+    """The rank of that card; None: one on every host, drawn by the seed."""
     innocent_oom: bool = False
     """The kernel killed somebody else's process."""
     link_flap: bool = False

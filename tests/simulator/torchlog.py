@@ -328,7 +328,8 @@ class Torch:
             peer = (rank + 1) % len(group.members)
             seat = group.members[peer]
             per_node = self.scenario.per_node
-            via = "P2P/IPC" if seat // per_node == member.rank // per_node else "NET/IB/0"
+            near = "SHM/direct/direct" if self.scenario.model == "rtx4090" else "P2P/CUMEM"
+            via = near if seat // per_node == member.rank // per_node else "NET/IB/0"
             text = f"NCCL INFO Channel 00/0 : {rank}[{member.local}] -> {peer}[{seat % per_node}] via {via}"
             out.append(self.nccl(member, text))
             out.append(self.nccl(member, "NCCL INFO Connected all rings"))

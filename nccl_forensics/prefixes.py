@@ -4,8 +4,8 @@ and identity.
 One line can hold all of these, from the outside in: a collector's stamp (CRI, docker, syslog, the journal), a
 launcher's tag (kubectl, pdsh, srun, mpirun, torchrun, Ray), PyTorch's `[rankN]:`, a logger's head, and a progress bar
 to which the message was glued. A layer is a function that gets the text and returns the rest behind its own prefix, or
-None if the text does not start with it; the first character says which layers can. What the signatures' regexes look for
-stays in the text: `[Rank 3]` and `[PG ID 2 …]` (ranks inside a group), `NVRM:`, NCCL's `host:pid:tid [0]`.
+None if the text does not start with it; the first character says which layers can. What the signatures' regexes look
+for stays in the text: `[Rank 3]` and `[PG ID 2 …]` (ranks inside a group), `NVRM:`, NCCL's `host:pid:tid [0]`.
 
 Shapes: util-linux dmesg.c, systemd logs-show.c, rsyslog, RFC 5424, c10/util/Logging.cpp, torch.distributed.elastic, and
 the samples in tests/cases/prefixes.
@@ -60,6 +60,8 @@ class Peeled:
     """A pager cut the line off (`>` at its end)."""
     boot_id: str | None = None
     """The journal's _BOOT_ID."""
+    final: bool = False
+    """The message itself has been reached: nothing more is taken off."""
 
 
 Layer = Callable[[str, Peeled, "Line"], "str | None"]
@@ -87,7 +89,7 @@ _LEVEL_WORDS = frozenset(("TRACE", "DEBUG", "INFO", "NOTICE", "WARN", "WARNING",
 
 def _kernel_message(text: str, peeled: Peeled) -> str:
     """The text behind `kernel: `: the printk stamp belongs to the same Stamp as the syslog's."""
-    peeled.program = "kernel"
+    peeled.program, peeled.final = "kernel", True
     peeled.pid = None
     if text.startswith("message repeated") and (m := _SYSLOG_REPEAT.match(text)):
         peeled.repeats = max(1, int(m[1]))
@@ -119,9 +121,8 @@ def _after_blank(text: str, at: int) -> str:
     return text[at + 1 :] if text.startswith(" ", at) else text[at:]
 
 
-def _syslog_tail(text: str, at: int, peeled: Peeled) -> str | None:
-    """`host program[pid]: ` behind a system log's stamp."""
-    m = _SYSLOG_TAIL.match(text, at)
+def _syslog_tail(text: str, m: re.Match[str] | None, peeled: Peeled) -> str | None:
+    """`host program[pid]: ` behind a system log's stamp, as _SYSLOG_TAIL matched it."""
     if m is None:
         return None
     host, program, pid = m.groups()
@@ -146,9 +147,12 @@ def _syslog(text: str, peeled: Peeled, line: Line) -> str | None:
     """`Mar  4 10:19:54 host program[pid]: `, months in any language."""
     found = stamps.syslog(text)
     if found is None:
-        return None
+        # No such day, or a month in a language that we cannot read: host and program are there all the same.
+        m = stamps.SYSLOG.match(text)
+        tail = _SYSLOG_TAIL.match(text, m.end()) if m else None
+        return _syslog_tail(text, tail, peeled) if tail and tail[1] else None
     _give(peeled, found[0])
-    rest = _syslog_tail(text, found[1], peeled)
+    rest = _syslog_tail(text, _SYSLOG_TAIL.match(text, found[1]), peeled)
     return text[found[1] :].lstrip(" ") if rest is None else rest
 
 
@@ -167,7 +171,7 @@ def _printk(text: str, peeled: Peeled, line: Line) -> str | None:
         if m[3]:
             peeled.program, peeled.pid = m[3], int(m[4])
             return rest
-    peeled.program = "kernel"
+    peeled.program, peeled.final = "kernel", True
     return rest
 
 
@@ -180,7 +184,7 @@ def _dmesg_ctime(text: str, peeled: Peeled, line: Line) -> str | None:
     if found is None or (m := _BRACKET_CTIME_GAP.match(text, found[1])) is None:
         return None
     _give(peeled, found[0])
-    peeled.program = "kernel"
+    peeled.program, peeled.final = "kernel", True
     return text[m.end() :]
 
 
@@ -213,7 +217,7 @@ def _dmesg_minute(text: str, peeled: Peeled, line: Line) -> str | None:
     minute_ns, end = found
     line.window.state["minute"] = (line.number, minute_ns, 0)
     _give(peeled, _within_minute(minute_ns, 0))
-    peeled.program = "kernel"
+    peeled.program, peeled.final = "kernel", True
     return text[end:]
 
 
@@ -222,7 +226,7 @@ def _dmesg_gap(text: str, peeled: Peeled, line: Line) -> str | None:
     m = _GAP.match(text)
     if m is None:
         return None
-    peeled.program = "kernel"
+    peeled.program, peeled.final = "kernel", True
     state = line.window.state
     known = state.get("minute")
     block = bytes(line.window.buffer[max(0, line.start - RECORD) : line.end])
@@ -251,7 +255,7 @@ def _dmesg_gap_only(text: str, peeled: Peeled, line: Line) -> str | None:
     m = _GAP_ONLY.match(text)
     if m is None:
         return None
-    peeled.program = "kernel"
+    peeled.program, peeled.final = "kernel", True
     return text[m.end() :]
 
 
@@ -285,7 +289,7 @@ _FACILITY = re.compile(
 _KMSG = re.compile(r"\d{1,4},\d{1,12},(\d{1,16}),[^;\s]{1,40};", re.ASCII)
 _TALOS = re.compile(r"(\S{1,255}): {1,2}\w{3,8}: {1,12}\w{3,7}: \[", re.ASCII)
 _OPENWRT = re.compile(r" \w{2,8}\.\w{3,7} ([^\s:\[\]]{1,64})(?:\[(\d{1,9})\])?: ")
-_GUEST = re.compile(r"[|\w() .-]{1,60}?Guest: ")
+_GUEST = re.compile(r"[|\w():. -]{1,60}?Guest: ")
 _CRI = re.compile(r" (?:stdout|stderr) [FP](?::\S{1,40})? ")
 
 
@@ -301,7 +305,7 @@ def _kmsg(text: str, peeled: Peeled, line: Line) -> str | None:
     if m is None:
         return None
     _give(peeled, Stamp(boot_ns=int(m[1]) * 1000))
-    peeled.program = "kernel"
+    peeled.program, peeled.final = "kernel", True
     return text[m.end() :]
 
 
@@ -313,17 +317,15 @@ def _talos(text: str, peeled: Peeled, line: Line) -> str | None:
         return None
     _give(peeled, found[0])
     peeled.host = m[1]
-    peeled.program = "kernel"
+    peeled.program, peeled.final = "kernel", True
     return text[found[1] + 1 :].removeprefix(":").removeprefix(" ")
 
 
 def _weekday(text: str, peeled: Peeled, line: Line) -> str | None:
     """`Wed 2026-03-04 10:19:54 UTC host kernel: ` (journalctl); `Mon Jul 28 10:19:15 2025 kern.crit kernel: `."""
     if found := stamps.weekday_iso(text):
-        rest = _syslog_tail(text, found[1], peeled) if not text.startswith(" [s=", found[1]) else None
         _give(peeled, found[0])
-        if rest is not None and peeled.program == "kernel" and peeled.outer is peeled.stamp:
-            peeled.outer = None
+        rest = _syslog_tail(text, _SYSLOG_TAIL.match(text, found[1]), peeled)
         return text[found[1] :].lstrip(" ") if rest is None else rest
     found = stamps.ctime(text)
     if found is None:
@@ -346,7 +348,7 @@ def _unix(text: str, peeled: Peeled, line: Line) -> str | None:
     if found is None:
         return None
     _give(peeled, found[0])
-    rest = _syslog_tail(text, found[1], peeled)
+    rest = _syslog_tail(text, _SYSLOG_TAIL.match(text, found[1]), peeled)
     return text[found[1] :].lstrip(" ") if rest is None else rest
 
 
@@ -388,7 +390,7 @@ def _iso(text: str, peeled: Peeled, line: Line) -> str | None:
     # dmesg --time-format iso writes a decimal comma *and* a zone, which no logger does.
     if stamp.zone_s is not None and text[19:20] == ",":
         _give(peeled, Stamp(wall_ns=stamp.wall_ns, zone_s=stamp.zone_s, resolution_ns=stamp.resolution_ns, drifts=True))
-        peeled.program = "kernel"
+        peeled.program, peeled.final = "kernel", True
         return _after_blank(text, end)
     _give(peeled, stamp)
     if stamp.zone_s is not None and text[10] == "T":
@@ -400,7 +402,7 @@ def _iso(text: str, peeled: Peeled, line: Line) -> str | None:
         m = _SYSLOG_TAIL.match(text, end)
         # A collector's Z before `word word: ` may be any program's line; rsyslog's needs the kernel or a pid.
         if m is not None and m[1] and (not utc or m[2] == "kernel" or m[3]):
-            rest = _syslog_tail(text, end, peeled)
+            rest = _syslog_tail(text, m, peeled)
             if rest is not None:
                 return rest
     return _after_stamp(text, end, peeled)
@@ -459,7 +461,8 @@ def _logrus(text: str, peeled: Peeled, line: Line) -> str | None:
 # --- brackets: launchers, PyTorch, dates ------------------------------------------------------------------------------
 
 _RANK = re.compile(r"\[(?:rank(\d{1,7})\]: ?|(?:rank|RANK)[ :=]{0,2}(\d{1,7})\]:? ?)", re.ASCII)
-_ROLE = re.compile(r"\[([A-Za-z_][\w-]{0,40}?)(\d{1,4})\]:", re.ASCII)
+_ROLE = re.compile(r"\[([A-Za-z_](?:[\w-]{0,40}[A-Za-z_-])?)(\d{1,6})\]:", re.ASCII)
+_ROLE_OF_HOST = ("node", "host", "nid", "server", "machine")
 _MPI = re.compile(r"\[(?:[^\]\s,@]{1,200}@)?\d{1,9},(\d{1,7})\]<(?:stdout|stderr|stddiag)>: ?", re.ASCII)
 _POD = re.compile(r"\[pod/([^\]/\s]{1,253})(?:/[^\]\s]{1,253})?\] ?")
 _C10 = re.compile(
@@ -491,6 +494,7 @@ def _c10(text: str, peeled: Peeled, line: Line) -> str | None:
     _, date, hour, minute, second, fraction = m.groups()
     if date is not None:
         _give(peeled, stamps.wall(None, date[:-2], date[-2:], hour, minute, second, fraction))
+    peeled.final = True
     return text[m.end() :]
 
 
@@ -499,8 +503,11 @@ def _role(text: str, peeled: Peeled, line: Line) -> str | None:
     m = _ROLE.match(text)
     if m is None:
         return None
-    if m[1].lower() == "rank":
+    name = m[1].lower()
+    if name == "rank":
         peeled.rank = int(m[2])
+    elif name.startswith(_ROLE_OF_HOST):
+        peeled.host = m[1] + m[2]
     else:
         peeled.local_rank = int(m[2])
     return text[m.end() :]
@@ -610,19 +617,22 @@ def _word(value: object) -> str | None:
     return value if isinstance(value, str) and 0 < len(value) <= 255 else None
 
 
-def _message(value: object, raw: str) -> str | None:
-    """A journal's MESSAGE: text, bytes as numbers (not UTF-8), or several values, of which the line holds one."""
+def _message(value: object) -> str | None:
+    """A journal's MESSAGE: text, bytes as numbers, or several values of either kind."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or not value:
         return None
-    if all(isinstance(x, int) and not isinstance(x, bool) and 0 <= x < 256 for x in value):
-        return bytes(value).decode("utf-8", "backslashreplace")
-    texts = [x for x in (_message(y, raw) for y in value if not isinstance(y, list) or y) if x is not None]
-    for one in texts:
-        if json.dumps(one, ensure_ascii=False)[1:-1] in raw or json.dumps(one)[1:-1] in raw:
-            return one
-    return texts[0] if texts else None
+    if (text := _bytes(value)) is not None:
+        return text
+    return "\n".join(text for x in value[:64] if (text := x if isinstance(x, str) else _bytes(x)) is not None) or None
+
+
+def _bytes(value: object) -> str | None:
+    """Text that the journal writes as a list of byte values, because it is not UTF-8."""
+    if not isinstance(value, list) or not all(isinstance(x, int) and 0 <= x < 256 for x in value):
+        return None
+    return bytes(value).decode("utf-8", "backslashreplace")
 
 
 def _journal(fields: dict[str, Any], peeled: Peeled) -> None:
@@ -645,15 +655,20 @@ def _journal(fields: dict[str, Any], peeled: Peeled) -> None:
     peeled.pid = _number(fields.get("_PID")) or _number(fields.get("SYSLOG_PID")) or peeled.pid
     peeled.boot_id = _word(fields.get("_BOOT_ID")) or peeled.boot_id
     peeled.pod = _word(fields.get("CONTAINER_NAME")) or peeled.pod
+    peeled.final = peeled.program == "kernel"
 
 
 def _json_fields(fields: dict[str, Any], raw: str, peeled: Peeled) -> str | None:
     """One JSON object as a log line: docker, fluent-bit, the journal, or a program's own JSON logger."""
     for key in _MESSAGE_KEYS:
-        if key in fields and (text := _message(fields[key], raw)) is not None:
+        if key in fields and (text := _message(fields[key])) is not None:
             break
     else:
-        return None
+        if "__REALTIME_TIMESTAMP" not in fields:
+            return None
+        _journal(fields, peeled)
+        peeled.final = True
+        return raw
     if "__REALTIME_TIMESTAMP" in fields:
         _journal(fields, peeled)
         return text
@@ -696,11 +711,11 @@ def _json(text: str, peeled: Peeled, line: Line) -> str | None:
     return None
 
 
-_PRETTY = re.compile(r'\t"(\w{1,64})" : (.*)')
+_PRETTY = re.compile(r'\t{1,2}(?:"(\w{1,64})" : )?(".*|[\d\[].*)', re.DOTALL)
 
 
 def _json_pretty(text: str, peeled: Peeled, line: Line) -> str | None:
-    """`\\t"MESSAGE" : "…",` inside a record of journalctl -o json-pretty."""
+    """`\\t"MESSAGE" : "…",`, or a value of a list, inside a record of journalctl -o json-pretty."""
     m = _PRETTY.match(text)
     if m is None:
         return None
@@ -713,11 +728,11 @@ def _json_pretty(text: str, peeled: Peeled, line: Line) -> str | None:
     fields = _loads(bytes(buffer[start : end + 2])) if 0 <= start < end else None
     value = m[2].rstrip(" ,")
     own = _loads('{"x":' + value + "}")
-    shown = _message(own["x"], text) if own else None
+    shown = _message(own["x"]) if own else None
     if fields is None:
         return shown
     _journal(fields, peeled)
-    return shown if shown is not None else _message(fields.get(m[1]), text)
+    return shown if shown is not None else _message(fields.get(m[1] or "MESSAGE"))
 
 
 _EXPORT_KEY = re.compile(r"([A-Z_][A-Z0-9_]{0,63})=")
@@ -731,7 +746,7 @@ def _export_record(peeled: Peeled, line: Line) -> bool:
     """The other fields of this line's record in `journalctl -o export`: from its `__CURSOR=` to the next one's."""
     buffer = line.window.buffer
     low, high = max(0, line.start - RECORD), min(line.window.end, line.end + RECORD)
-    start = max(buffer.rfind(b"__CURSOR=", low, line.start), low)
+    start = max(buffer.rfind(b"__CURSOR=", low, line.start + 9), low)
     end = buffer.find(b"\n__CURSOR=", line.end, high)
     end = high if end < 0 else end
     fields: dict[str, Any] = {}
@@ -754,7 +769,10 @@ def _export(text: str, peeled: Peeled, line: Line) -> str | None:
     if m is None or not _export_record(peeled, line):
         return None
     line.window.state["records"] = "export"
-    return text[m.end() :] if m[1] == "MESSAGE" else text
+    if m[1] == "MESSAGE":
+        return text[m.end() :]
+    peeled.final = True
+    return text
 
 
 _NOT_INDENTED = re.compile(rb"\n(?! {2})")
@@ -981,9 +999,8 @@ def _layers(text: str, peeled: Peeled, line: Line) -> str:
                 break
         else:
             break
-        final = peeled.program == "kernel" or (text[0] == "[" and text[1:2] in "EWIF" and _C10.match(text) is not None)
         text = rest
-        if final:
+        if peeled.final:
             break
     return text
 
@@ -994,7 +1011,7 @@ _ANSI = re.compile(
     r"(?:\x1b|\^\[|#033)(?:\[[0-?]{0,24}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78cDEHMZ])"
 )
 _INNER = re.compile(
-    r"\[rank\d{1,7}\]:"
+    r"\[rank\d{1,7}\]: ?(?:\[[EWIF][^\]\n]{3,240}:\d{1,7}\] |Traceback \(most recent call last\):)?"
     r"|\[[EWIF](?:\d{3,4} \d\d:\d\d:\d\d\.\d{6,9})? [\w./+-]{1,200}\.(?:cpp|cc|cu|cuh|hpp|h):\d{1,7}\] "
     r"|Traceback \(most recent call last\):"
     r"|(?<![\w.:/-])[A-Za-z][\w.-]{0,100}:\d{1,9}:\d{1,9} \[\d{1,4}\] "
@@ -1018,7 +1035,9 @@ def _unglue(text: str, peeled: Peeled, line: Line) -> str:
 
     Of several, the one in which the scanner's literal stands: what is before it was written by somebody else.
     """
-    starts = [m.start() for m in _INNER.finditer(text)]
+    # A traceback is quoted in prose too ("hit an exception: Traceback …"): only behind a bar was it glued.
+    bar = text.find("%|") if "%|" in text else text.find("it/s")
+    starts = [m.start() for m in _INNER.finditer(text) if m.start() == 0 or m[0][0] != "T" or 0 <= bar < m.start()]
     if starts and starts[-1] > 0:
         hit = _hit(text, line) if line.hits else starts[0] or starts[1]
         begin = max((at for at in starts if at <= hit), default=0)
@@ -1028,11 +1047,16 @@ def _unglue(text: str, peeled: Peeled, line: Line) -> str:
         word = _BEFORE_INNER.search(text[max(0, begin - 80) : begin])
         if word and _may_be_host(word[1], "") and _is_host(word[1], line):
             peeled.host = word[1]
-        peeled.rank = None
+        peeled.rank, peeled.final = None, False
+        # The collector's stamp holds for the whole line; that of the message before does not.
+        peeled.stamp, peeled.outer = peeled.outer or peeled.stamp, None
+        if peeled.stamp is not None and peeled.stamp.zone_s is None:
+            peeled.stamp = None
         return _layers(text[begin:end], peeled, line)
     if "[" in text and (bars := list(_BAR.finditer(text))):
         rest = text[bars[-1].end() :]
         if rest.strip() and bars[-1].end() <= _hit(text, line):
+            peeled.final = False
             return _layers(rest.lstrip(" "), peeled, line)
     return text
 
@@ -1110,7 +1134,7 @@ def peel(line: Line) -> Peeled:
                 peeled.text = body_text
                 return peeled
             state["verbose"] = state.get("verbose", 0) + 1
-        elif state.get("records") == "export":
+        elif state.get("records") == "export" and peeled.stamp is None:
             _export_record(peeled, line)
             return peeled
     if rest.startswith("    ") and (peeled.stamp is None or peeled.stamp.boot_ns is None):

@@ -46,6 +46,12 @@ def pci_address(written: str | None) -> str | None:
     )
 
 
+def address_of_gpu_id(gpu_id: str) -> str:
+    """The address in nvidia-drm's GPU ID: domain << 16 | bus << 8 | device << 3, in hexadecimal."""
+    number = int(gpu_id, 16)
+    return f"{number >> 16:04x}:{number >> 8 & 0xFF:02x}:{(number & 0xFF) >> 3:02x}.0"
+
+
 def is_quoted(line: Line, text: str, start: int, *, at_start: bool = True) -> bool:
     """Whether the message at `start` of `text` is quoted in a mail, a runbook or a command rather than logged.
 

@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from nccl_forensics.parsers._kernel import LONGEST_MESSAGE, is_quoted, lines_of_block, pci_address
+from nccl_forensics.parsers._kernel import LONGEST_MESSAGE, address_of_gpu_id, is_quoted, lines_of_block, pci_address
 
 from nccl_forensics.model import Detail, Event, Stamp
 from nccl_forensics.plugins import parser
@@ -54,9 +54,7 @@ SMI_ROW = re.compile(
 )
 SMI_ROW_2 = re.compile(r"(?P<temperature>\d{1,3})C .*?(?P<draw>\d{1,4})W */ *(?P<limit>\d{1,4})W")
 PROC_FIELD = re.compile(r"^(?P<name>[A-Z][A-Za-z ]{1,20}):\s+(?P<value>\S[^\n]{0,100}?)\s*$")
-DRM = re.compile(
-    r"\[nvidia-drm\] \[GPU ID 0x(?P<id>[0-9a-f]{8})\] (?P<what>Loading driver|Unloading driver|Failed to \S+)"
-)
+DRM = re.compile(r"\[nvidia-drm\] \[GPU ID 0x(?P<id>[0-9a-f]{8})\] Loading driver")
 DRM_MINOR = re.compile(
     r"Initialized nvidia-drm \S+(?: \d+)? for (?P<pci>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) "
     r"on minor (?P<minor>\d+)"
@@ -145,7 +143,7 @@ def _value(written: str) -> Detail:
     """A field of nvidia-smi: number with its unit taken off, yes/no, or text; None where it says that it has none."""
     text = written.strip().strip("[]") if written.strip().lower() in NOT_THERE else written.strip()
     lowered = text.lower()
-    if lowered in NOT_THERE or lowered.startswith(("requested functionality", "unknown error", "gpu is lost", "err!")):
+    if lowered in NOT_THERE or lowered.startswith("requested functionality") or LOST.search(text):
         return None
     if lowered in ("yes", "active"):
         return True
@@ -269,8 +267,9 @@ def _smi_csv(line: Line, text: str) -> Iterator[Event]:
     columns = [CSV_NAMES.get(x) for x in names]
     if len(names) < 2 or not {"pci", "uuid"} & set(columns) or "pid" in names:
         return
-    for row in lines_of_block(line, ROWS):
-        fields = next(csv.reader([row[:LONGEST_MESSAGE]], skipinitialspace=True), [])
+    for row in line.after(ROWS):
+        written_row = row.raw[:LONGEST_MESSAGE].decode("utf-8", "replace")
+        fields = next(csv.reader([written_row], skipinitialspace=True), [])
         if len(fields) != len(names):
             return
         details: dict[str, Detail] = {}
@@ -281,12 +280,12 @@ def _smi_csv(line: Line, text: str) -> Iterator[Event]:
                 details[name] = _identity(str(name), written)
             elif name:
                 details[name] = _value(written)
-        if LOST.search(row):
+        if LOST.search(written_row):
             details["lost"] = True
         pci = details.get("pci")
         if not pci and not details.get("uuid"):
             return
-        yield _emit(line, pci if isinstance(pci, str) else None, details)
+        yield _emit(row, pci if isinstance(pci, str) else None, details)
 
 
 @parser(
@@ -322,22 +321,28 @@ def proc_information(line: Line) -> Iterator[Event]:
     if found is None or found["name"] != "Bus Location" or pci is None:
         return
     details: dict[str, Detail] = {"pci": pci}
-    before = [x.raw.decode("utf-8", "replace") for x in line.before(8)]
-    for around in (before, list(lines_of_block(line, 4))):
-        for text in around:
-            field = PROC_FIELD.match(text)
-            if field is None or field["name"] == "Bus Location":
-                break
-            if field["name"] == "Model":
-                details["model"] = _identity("model", field["value"])
-            elif field["name"] == "GPU UUID":
-                details["uuid"] = _identity("uuid", field["value"])
-            elif field["name"] == "Device Minor" and field["value"].isdigit():
-                details["minor"] = int(field["value"])
-            elif field["name"] == "Video BIOS" and "?" in field["value"]:
-                details["lost"] = True
-            elif field["name"] == "GPU Excluded" and field["value"] == "Yes":
-                details["excluded"] = True
+    dark = False
+    for before in line.before(8):
+        field = PROC_FIELD.match(before.raw.decode("utf-8", "replace"))
+        if field is None or field["name"] in ("Bus Location", "Device Minor"):
+            break
+        if field["name"] == "Model":
+            details["model"] = _identity("model", field["value"])
+            break  # the first line of a card
+        if field["name"] == "GPU UUID":
+            details["uuid"] = _identity("uuid", field["value"])
+        elif field["name"] == "Video BIOS":
+            dark = "?" in field["value"]
+    for text in lines_of_block(line, 4):
+        field = PROC_FIELD.match(text)
+        if field is None or field["name"] == "Model":
+            break
+        if field["name"] == "Device Minor" and field["value"].isdigit():
+            details["minor"] = int(field["value"])
+        elif field["name"] == "GPU Excluded" and field["value"] == "Yes":
+            details["excluded"] = True
+    if dark and details.get("uuid"):  # a card that nobody has opened yet has no UUID either
+        details["lost"] = True
     yield _emit(line, pci, details)
 
 
@@ -365,12 +370,6 @@ def lspci_gpu(line: Line) -> Iterator[Event]:
 # --- the driver's own lines -----------------------------------------------------------------------------------------
 
 
-def _address_of_id(gpu_id: str) -> str:
-    """The address in nvidia-drm's GPU ID: domain << 16 | bus << 8 | device << 3, as nvidia-drm builds it."""
-    number = int(gpu_id, 16)
-    return f"{number >> 16:04x}:{number >> 8 & 0xFF:02x}:{(number & 0xFF) >> 3:02x}.0"
-
-
 @parser(
     title="NVIDIA driver: which GPU is which",
     literals=(
@@ -396,9 +395,8 @@ def driver_names_gpu(line: Line) -> Iterator[Event]:
         if serial and pci and not is_quoted(line, text, found.start()):
             yield _emit(line, pci, {"pci": pci, **details})
     elif found := DRM.search(text):
-        pci = _address_of_id(found["id"])
-        loading = found["what"] == "Loading driver"
-        yield _emit(line, pci, {"pci": pci, "registered": True if loading else None})
+        pci = address_of_gpu_id(found["id"])
+        yield _emit(line, pci, {"pci": pci, "registered": True})
     elif found := DRM_MINOR.search(text):
         pci = pci_address(found["pci"])
         yield _emit(line, pci, {"pci": pci, "drm_minor": int(found["minor"])})

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from nccl_forensics.parsers._kernel import (
     LONGEST_MESSAGE,
+    address_of_gpu_id,
     is_early,
     is_quoted,
     lines_of_block,
@@ -33,14 +34,30 @@ if TYPE_CHECKING:
 ELSEWHERE = frozenset(
     {"rsyslog-repeat", "slurm-oom", "fm-fatal", "nvidia-drm-gpu", "nvrm-gpu-uuid", "nvrm-board-serial"}
 )
-"""Entries whose lines another parser of this folder turns into events, or prefixes.py into the line that they repeat."""
+"""Entries whose lines another parser of this folder reads, or prefixes.py unfolds."""
 ANCHORS = {"audit-stamp": "audit", "rtc-stamp": "rtc"}
 """Lines that tell the time twice: on the host's wall clock and, before the message, on the log's own."""
 ANCHOR_EVERY_NS = 60_000_000_000
 """A chatty audit log would give an anchor a line: one a minute is plenty; our judgement."""
 WORDS = frozenset(
-    {"addr", "addr2", "addr3", "addr4", "addr5", "base", "client", "code", "cs", "csts", "device", "driver", "emask"}
-    | {"err", "flags", "gfp", "ip", "lba", "len", "mask", "mcg", "pcis", "reason", "sc", "sct", "serial", "serial2"}
+    {"addr", "addr2", "addr3", "addr4", "addr5", "base", "client", "code", "cs", "csts", "device", "driver"}
+    | {
+        "emask",
+        "err",
+        "flags",
+        "gfp",
+        "ip",
+        "lba",
+        "len",
+        "mask",
+        "mcg",
+        "pcis",
+        "reason",
+        "sc",
+        "sct",
+        "serial",
+        "serial2",
+    }
     | {"serial3", "server", "slot", "sp", "ss", "status", "task", "unit", "vendor", "version"}
 )
 """Groups that stay text although they may hold digits only: hexadecimal or names. `err` of a fault is hexadecimal."""
@@ -55,6 +72,7 @@ SMI_GPU = re.compile(
 )
 """What tells whose block of nvidia-smi a line stands in; the end of a bug report's section ends all blocks."""
 IS_GPU = re.compile(r"(?:VGA compatible|3D) controller[^:]*: NVIDIA")
+WRITTEN_PCI = re.compile(r"\b[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]\b")
 REFUSED = re.compile(r"The NVIDIA GPU (?P<pci>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 GSP_WAIT = re.compile(r"Timeout after (\d{1,4})s of waiting for RPC")
 GHES_SEVERITY = re.compile(r"event severity: (\w+)")
@@ -141,6 +159,8 @@ def _join(
 ) -> tuple[Role, Severity, str | None]:
     """What the neighbours of a line add: to `details`, to its role, and which GPU it speaks of."""
     pci = details.get("pci")
+    if isinstance(source := details.get("source"), str) and ":" in source:
+        pci = source  # the port only reports it
     gpu = pci if entry.indicts in ("gpu", "device") and isinstance(pci, str) else None
     if entry.id == "nvrm-fallen-probe" and gpu is None:
         for before in line.before(4):
@@ -178,10 +198,15 @@ def _join(
             if found := GHES_SEVERITY.search(before.text):
                 details["severity"] = found[1]
                 break
-    elif entry.log == "nvidia-smi" and entry.id != "smi-lost":
-        gpu, index = _smi_gpu(line)
+    elif entry.id == "nvidia-drm-fail":
+        gpu = address_of_gpu_id(str(details["gpuid"]))
+    elif entry.log == "nvidia-smi" and gpu is None and "Unable to determine" not in line.text:
+        row = WRITTEN_PCI.search(line.text)  # of a CSV table
+        gpu, index = (pci_address(row[0]), None) if row else _smi_gpu(line)
         if index is not None:
             details["index"] = index
+        if "Pending" in str(details.get("what")):  # asks for a reset; who knows how long ago the row failed
+            role, severity = "symptom", "warning"
     elif entry.log == "lspci" and gpu is None:
         address, is_gpu = _lspci_function(line)
         if address:
@@ -201,10 +226,10 @@ def _join(
 
 def _anchor(line: Line, what: str, epoch_ns: int, details: dict[str, Detail]) -> Iterator[Event]:
     """A clock-anchor, unless this file gave one less than a minute ago."""
-    last: int | None = line.window.state.get("kernel.anchor")
-    if last is not None and what == "audit" and 0 <= epoch_ns - last < ANCHOR_EVERY_NS:
+    last: int | None = line.window.state.get(f"kernel.anchor.{what}")
+    if last is not None and 0 <= epoch_ns - last < ANCHOR_EVERY_NS:
         return
-    line.window.state["kernel.anchor"] = epoch_ns
+    line.window.state[f"kernel.anchor.{what}"] = epoch_ns
     details = {"epoch_ns": epoch_ns, "what": what, **details}
     yield line.event("clock-anchor", role="context", details=details, pid=None)
 
@@ -239,7 +264,7 @@ def _gsp_history(line: Line, found: re.Match[str]) -> Iterator[Event]:
     yield line.event("gsp-rpc-history", role="context", details=details, pid=None)
 
 
-def _event(line: Line, text: str, entry: KernelEntry, found: re.Match[str]) -> Iterator[Event]:
+def _event(line: Line, text: str, entry: KernelEntry, found: re.Match[str], host: str | None) -> Iterator[Event]:
     if entry.id == "boot-start":
         note_boot(line)
     if entry.id in ANCHORS:
@@ -272,6 +297,7 @@ def _event(line: Line, text: str, entry: KernelEntry, found: re.Match[str]) -> I
         details=details,
         pid=pid if isinstance(pid, int) and pid else None,
         gpu_pci=gpu,
+        host=host,
         repeats=line.peeled.repeats,
     )
 
@@ -284,9 +310,13 @@ def kernel_log(line: Line) -> Iterator[Event]:
     text = line.text[:LONGEST_MESSAGE]
     if "Xid (" in text:  # xid.py's
         return
-    won = winner(text, line.hits, _tagged(line, text))
+    won, host = winner(text, line.hits, _tagged(line, text)), line.host
+    if won is None:
+        # Without a stamp 'mce: …' or 'nfs: …' looks as if a host named mce or nfs had written the line.
+        written = line.raw[:LONGEST_MESSAGE].decode("utf-8", "replace")
+        won, host = winner(written, line.hits), None
     if won is None:
         return
     entry, found = won
     if entry.id not in ELSEWHERE and not is_quoted(line, found.string, found.start(), at_start=False):
-        yield from _event(line, text, entry, found)
+        yield from _event(line, found.string, entry, found, host)

@@ -29,7 +29,7 @@ XID = re.compile(load("xid")["meta"]["line_regex"])
 SXID = re.compile(load("xid")["meta"]["sxid_regex"])
 CAUSED_BY = re.compile(load("xid")["meta"]["caused_by_regex"])
 INJECTED = re.compile(r"\binject(?:ed|ion)\b", re.IGNORECASE)
-LINK = re.compile(r"\bLink (-?\d{1,3})\b", re.IGNORECASE)
+LINK = re.compile(r"\bLink (\d{1,3})\b", re.IGNORECASE)
 RECOVERY = re.compile(
     r"recovery action changed from (?P<old>0x[0-9a-f]+) \([^)]*\) to (?P<new>0x[0-9a-f]+)(?: \((?P<word>[^)]*)\))?"
 )
@@ -56,7 +56,7 @@ def _nvlink5(xid: int, text: str) -> dict[str, Detail]:
     """What the registers of an NVLink 5 error (144 to 150) say: unit, link, whether fatal, link-down reason.
 
     The unit stands in word 0: its low 10 bits before driver R575, its low 7 bits from R575 on (xid.toml). The line also
-    spells it, which tells the two layouts apart.
+    spells it; only where both agree is the finer unit given.
     """
     found = NVLINK5.search(text)
     if found is None:
@@ -65,19 +65,17 @@ def _nvlink5(xid: int, text: str) -> dict[str, Detail]:
     details: dict[str, Detail] = {
         "unit": found["unit"],
         "fatal": found["fatal"].lower() == "fatal",
-        "link": int(found["link"]),
         "kills_context": found["xc"] == "1",
         "injected": found["injected"] == "1",
     }
+    if int(found["link"]) >= 0:  # -1: no link in particular
+        details["link"] = int(found["link"])
     if len(words) > 1:
         details["error_status"] = words[1]
-    units = [x for x in load("xid")["nvlink5_unit"] if x["xid"] == xid]
-    named = [
-        x for x in units if f"{words[0] & 0x3FF:010b}" == x["v1_low10"] or f"{words[0] & 0x7F:07b}" == x["v2_low7"]
-    ]
-    spelt = [x for x in named if found["unit"].upper() in x["unit"].split("/")]
-    if spelt or len(named) == 1:
-        details["subunit"] = (spelt or named)[0]["unit"]
+    for one in load("xid")["nvlink5_unit"]:
+        layouts = (f"{words[0] & 0x3FF:010b}" == one["v1_low10"], f"{words[0] & 0x7F:07b}" == one["v2_low7"])
+        if one["xid"] == xid and any(layouts) and found["unit"].upper() in one["unit"].split("/"):
+            details["subunit"] = one["unit"]
     if found["unit"].upper() in ("NETIR_LINK_EVT", "NETIR_LINK_DOWN"):
         reason = words[0] >> 20 & 0x3F
         details["link_down_reason"] = reason
@@ -132,7 +130,7 @@ def _xid(line: Line, found: re.Match[str]) -> Event:
     if number == 154:
         details.update(_recovery(message))
     if details.get("injected") or (number == 64 and HARMLESS_64.search(message)):
-        role = "context"
+        role, severity = "context", "info"
     return line.event(
         "xid",
         role=role,

@@ -10,6 +10,7 @@ turns them into what its own clock shows.
 
 from .bundle import Bundle, simulate
 from .causes import CAUSES
+from .draw import draw
 from .scenario import UTC, ZONES, Decoys, Degrade, Scenario, Truth, Zone
 
-__all__ = ["CAUSES", "UTC", "ZONES", "Bundle", "Decoys", "Degrade", "Scenario", "Truth", "Zone", "simulate"]
+__all__ = ["CAUSES", "UTC", "ZONES", "Bundle", "Decoys", "Degrade", "Scenario", "Truth", "Zone", "draw", "simulate"]

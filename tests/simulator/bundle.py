@@ -128,6 +128,14 @@ def _opening(story: Story) -> None:
                 f"[titan] {t:%Y-%m-%d %H:%M:%S},{t.microsecond // 1000:03d} - root - INFO - step: {step:2d}  loss: "
                 f"{loss:8.4f}  memory: 61.40GiB(77.6%)  tps: {8192e3 / took_ms:,.0f}  mfu: 41.22%"
             )
+        elif scenario.application == "bar":
+            share = step / scenario.steps
+            bar = "█" * int(share * 10) + " " * (10 - int(share * 10))
+            done_s = int((ns - shown[0][1]) / S)
+            text = (
+                f"\rEpoch 0: {share:4.0%}|{bar}| {step}/{scenario.steps} "
+                f"[{done_s // 60:02d}:{done_s % 60:02d}<?, {took_ms / 1000:.2f}s/it, loss={loss:.3f}]"
+            )
         elif scenario.application == "trainer":
             text = f"{{'loss': {loss:.4f}, 'grad_norm': 0.8123, 'learning_rate': 2.9e-05, 'epoch': {step / 400:.2f}}}"
         else:
@@ -192,10 +200,32 @@ def _kernel_noise(story: Story, end: Ending) -> None:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def _prefixed(scenario: Scenario, line: JobLine) -> str:
+def _prefixed(story: Story, line: JobLine) -> str:
+    """A process's text as it stands in the console log: launcher's prefix, then the collector's."""
+    scenario, host = story.scenario, story.cluster.hosts[line.host]
     task = f"{line.host}: " if scenario.launcher == "slurm" else ""
     rank = f"[default{line.local}]:" if line.local is not None else ""
-    return "".join(f"{task}{rank}{row}\n" for row in line.text.split("\n"))
+    wall = host.clock.wall(line.ns)
+    stamp = f"{when(wall):%Y-%m-%dT%H:%M:%S}.{wall % S:09d}"
+    collected = {
+        "none": "",
+        "zulu": f"{stamp[:-6]}Z ",
+        "cri": f"{stamp}Z {'stderr' if line.err else 'stdout'} F ",
+        "pdsh": f"{host.name}: ",
+        "docker": "",
+    }[scenario.collector]
+    if line.text.startswith("\r"):  # a progress bar ends its line only when something else is printed
+        rows = [f"\r{rank}{line.text[1:]}"]
+        rank, end = "", ""
+    else:
+        rows, end = line.text.split("\n"), "\n"
+    if scenario.collector == "docker":
+        stream = "stderr" if line.err else "stdout"
+        said = ({"log": f"{task}{rank}{row}{end}", "stream": stream, "time": f"{stamp}Z"} for row in rows)
+        return "".join(json.dumps(row) + "\n" for row in said)
+    if not end:
+        return rows[0]
+    return "".join(f"{collected}{task}{rank}{row}\n" for row in rows)
 
 
 def _files(story: Story, end: Ending) -> dict[str, bytes]:
@@ -226,7 +256,7 @@ def _files(story: Story, end: Ending) -> dict[str, bytes]:
             continue
         mine = [x for x in lines if x.host == host.index]
         shown = [x for x in mine if not (scenario.per_rank_files and x.err and x.local is not None)]
-        text = "".join(_prefixed(scenario, x) for x in shown)
+        text = "".join(_prefixed(story, x) for x in shown)
         if scenario.launcher == "slurm":
             consoles["slurm-88121.out"] = ""  # all nodes in one file, in order of time
         else:
@@ -237,7 +267,7 @@ def _files(story: Story, end: Ending) -> dict[str, bytes]:
                 consoles[place(host, f"attempt_0/{seat.local}/stderr.log")] = own
     if "slurm-88121.out" in consoles:
         kept = [x for x in lines if not skip(x.host)]
-        consoles["slurm-88121.out"] = "".join(_prefixed(scenario, x) for x in kept)
+        consoles["slurm-88121.out"] = "".join(_prefixed(story, x) for x in kept)
     for name, text in consoles.items():
         if degrade.cut_job_logs and len(text) > 4000:
             text = text[: int(len(text) * rng.uniform(0.6, 0.97))]
@@ -361,19 +391,30 @@ def _truth(story: Story, end: Ending, files: dict[str, bytes]) -> Truth:
     dumps = {int(n.split("_")[-1].split(".")[0]) for n in files if n.startswith("fr/")}
     whole = len(dumps) - degrade.cut_dumps
     kernel = story.kernel_proof and not degrade.lose_kernel_logs and not degrade.lose_culprit_kernel_log
-    log = story.log_proof and not (degrade.lose_job_logs or degrade.lose_culprit_job_log or degrade.cut_job_logs)
-    mapped = not degrade.lose_init_lines and not (degrade.lose_job_logs or degrade.lose_culprit_job_log)
+    console = not (degrade.lose_job_logs or degrade.lose_culprit_job_log or degrade.cut_job_logs)
+    log = story.log_proof and console
+    # A card is joined to a rank by NCCL's set-up lines, a process by its id, which a container hides.
+    mapped = console and (not degrade.lose_init_lines if story.gpus else not scenario.container)
+    members = set(work.call.group.members) if work is not None else set()
     counters = whole >= world - 1 and (not ranks or bool(dumps & set(ranks)))
-    missing_only = bool(shown) and set(range(world)) - set(shown) == set(ranks) and work is not None
-    missing_only = missing_only and len(work.call.group.members) == world if work is not None else False
+    missing_only = members == set(range(world)) and bool(shown) and members - set(shown) == set(ranks)
     by_dumps = bool(dumps) and degrade.cut_dumps == 0 and (bool(dumps & set(ranks)) or len(dumps) == world - len(ranks))
     shows_rank = by_dumps and (story.counters_proof or story.fate.get(guilty[0] if guilty else 0) != "waits")
+    differs = cause in ("collective_skipped", "collective_mismatch", "uneven_inputs")
+    said_alike = differs and members <= set(shown) and minor(scenario.torch) >= 1  # the sizes stand in the reports
+    exit_seen = console and any(rank in story.exits for rank in ranks)
     cause_known = kernel or log or (story.counters_proof and counters)
-    rank_known = log or (kernel and mapped) or shows_rank or missing_only
+    rank_known = log or (kernel and mapped) or shows_rank or missing_only or said_alike or exit_seen
     acceptable = story.acceptable or ((cause,) if cause not in ("healthy", "hopeless") else ())
+    if differs and not dumps and said_alike:
+        acceptable, cause_known = (*acceptable, "collective_mismatch", "collective_skipped"), True
     if not cause_known:
-        acceptable = tuple(dict.fromkeys((*acceptable, *VAGUE)))
-    innocent = tuple(r for r in range(world) if r not in guilty) if ranks else ()
+        gone = ("process_signal", "python_exception") if exit_seen else ()
+        acceptable = (*acceptable, *VAGUE, *gone)
+    acceptable = tuple(dict.fromkeys(acceptable))
+    if differs and len(members) == 2 and not log:
+        rank_known = False  # two ranks that differ: either may be wrong
+    innocent = tuple(r for r in range(world) if r not in guilty) if ranks and rank_known else ()
     if story.ranks_free:
         rank_known = False
     seq = work.seq if work is not None and work.call.peer is None else None
@@ -384,7 +425,7 @@ def _truth(story: Story, end: Ending, files: dict[str, bytes]) -> Truth:
         gpus=story.gpus,
         group=work.call.group.name if work else None,
         op=work.call.op if work else None,
-        seq=seq if shown or dumps else None,
+        seq=seq if dumps or members & set(shown) else None,
         onset_ns=onset,
         detected_ns=end.first_ns,
         reporting_ranks=shown,

@@ -465,7 +465,7 @@ def nic_link_down(s: Story) -> Iterator[None]:
     s.kernel(host, k.link_down(host, t, None))
     _completion_errors(s, host, t)
     s.onset_ns, s.ranks, s.ranks_free = t, (), True
-    s.acceptable = ("nic_link_down",)
+    s.acceptable = ("nic_link_down", "fabric_error")
 
 
 def _completion_errors(s: Story, host: Host, t: int) -> None:

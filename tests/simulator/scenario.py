@@ -116,7 +116,10 @@ class Scenario:
     extra_forms: tuple[KernelForm, ...] = ()
     bug_report: bool | None = None
     launcher: Literal["torchrun", "slurm"] = "torchrun"
-    application: Literal["plain", "megatron", "titan", "trainer"] = "plain"
+    collector: Literal["none", "zulu", "cri", "pdsh", "docker"] = "none"
+    """What put its own prefix on every console line: an RFC 3339 time in UTC, a container runtime, a remote shell."""
+    application: Literal["plain", "megatron", "titan", "trainer", "bar"] = "plain"
+    """Whose step lines; bar: a progress bar that overwrites itself with carriage returns."""
     per_rank_files: bool = False
     smi_list: bool = True
     clock_offsets_s: tuple[float, ...] = ()

@@ -16,33 +16,13 @@ import pytest
 from . import CAUSES, UTC, Decoys, Degrade, Scenario, Zone, simulate
 from .cluster import Clock
 from .cpickle import Frame, dumps
+from .draw import draw
 from .reports import gzip_member
 
 TIME_NS = 10**9
-GENUINE = set(
-    [
-        "PROTO",
-        "EMPTY_DICT",
-        "EMPTY_LIST",
-        "MARK",
-        "SETITEMS",
-        "APPENDS",
-        "BINUNICODE",
-        "BINPUT",
-        "BINGET",
-        "LONG_BINPUT",
-        "LONG_BINGET",
-        "BININT1",
-        "BININT2",
-        "BININT",
-        "LONG1",
-        "NONE",
-        "NEWTRUE",
-        "NEWFALSE",
-        "TUPLE2",
-        "BINFLOAT",
-        "STOP",
-    ]
+OPCODES = (
+    "PROTO EMPTY_DICT EMPTY_LIST MARK SETITEMS APPENDS BINUNICODE BINPUT BINGET LONG_BINPUT LONG_BINGET BININT1 "
+    "BININT2 BININT LONG1 NONE NEWTRUE NEWFALSE TUPLE2 BINFLOAT STOP"
 )
 """Opcodes of genuine dumps (formats/fr-format.md)."""
 
@@ -83,6 +63,16 @@ def test_other_seed_other_bytes() -> None:
     assert simulate(scenario("rank_busy"), 1).files != simulate(scenario("rank_busy"), 2).files
 
 
+@pytest.mark.parametrize("seed", range(0, 60, 3))
+def test_drawn_scenarios_are_consistent(seed: int) -> None:
+    drawn = draw(seed)
+    assert drawn == draw(seed)
+    truth = simulate(drawn, seed).truth
+    assert truth.healthy == (drawn.cause == "healthy")
+    if truth.ranks and truth.group == "0" and truth.onset_ns is not None and truth.detected_ns is not None:
+        assert truth.onset_ns <= truth.detected_ns
+
+
 def test_unknown_cause() -> None:
     with pytest.raises(KeyError):
         simulate(scenario("gremlins"), 1)
@@ -95,7 +85,7 @@ def test_dumps_are_pickles_as_pytorch_writes_them(version: str) -> None:
     assert len(found) >= 3
     for name, data in bundle.files.items():
         if name.startswith("fr/"):
-            assert {op.name for op, _, _ in pickletools.genops(data)} <= GENUINE
+            assert {op.name for op, _, _ in pickletools.genops(data)} <= set(OPCODES.split())
     keys = {tuple(value) if isinstance(value, dict) else list for value in found.values()}
     assert len(keys) == 1
 

@@ -1,0 +1,1564 @@
+"""The report: one HTML page, a ticket of twelve lines at most, and the same in Markdown, all from the JSON document.
+
+Python makes frozen rows that are ready to print (times, ranges of ranks, counts in words); the templates only place
+them. Everything shown comes from the document (contract/incident.schema.json and its optional keys), in UTC.
+Its texts come from a stranger's logs: escaped by Jinja, control and direction characters made visible, cut, counted.
+
+Size: caps below hold the page under 300 KB for 8 ranks and 2 MB for 1,024; what is left off is said, with its number.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nccl_forensics import catalog, pictures
+from nccl_forensics.scan import visible
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+Doc = Mapping[str, Any]
+T = TypeVar("T")
+
+HIGH, MEDIUM = 0.8, 0.4
+"""The contract's bounds of 'identified' and 'suspected'."""
+MAX_INCIDENTS = 12
+MAX_STEPS = 40
+"""Of one evidence chain."""
+MAX_DRAWN = 48
+"""Key events in the timeline and its table."""
+MAX_ALIKE = 12
+"""Of them, bystanders' events of one kind."""
+MAX_UNTIMED = 12
+MAX_CELLS = 2048
+"""Ranks that have a cell of their own in the map; above, hosts that look alike share one."""
+MAX_GROUPS = 40
+MAX_EDGES = 40
+MAX_GPUS = 256
+MAX_INPUTS = 300
+MAX_PROBLEMS = 200
+MAX_CONTRIBUTING = 20
+RAW_CHARS, CONTEXT_CHARS, ROW_CHARS = 2000, 300, 400
+"""Characters of a log line shown as evidence, as its neighbour, in a table row."""
+TICKET_LINES, TICKET_CHARS = 12, 400
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def clean(text: object, limit: int = RAW_CHARS) -> str:
+    """`text` on one line and fit for any output: control characters as escapes, no lone surrogates, cut at `limit`."""
+    whole = str(text).encode("utf-8", "backslashreplace").decode().replace("\n", " ").replace("\t", " ")
+    return visible(whole if len(whole) <= limit else whole[: limit - 1] + "…")
+
+
+def span(numbers: Iterable[int], limit: int = 12) -> str:
+    """Ranks as ranges: '0–2, 5'. At most `limit` ranges, then how many more."""
+    ranges: list[list[int]] = []
+    for n in sorted(set(numbers)):
+        if ranges and n == ranges[-1][1] + 1:
+            ranges[-1][1] = n
+        else:
+            ranges.append([n, n])
+    shown = [f"{a}" if a == b else f"{a}, {b}" if b == a + 1 else f"{a}–{b}" for a, b in ranges[:limit]]
+    rest = sum(b - a + 1 for a, b in ranges[limit:])
+    return ", ".join(shown) + (f" and {rest:,} more" if rest else "")
+
+
+def ranks_words(numbers: Sequence[int]) -> str:
+    """'rank 3', 'ranks 3, 4', 'ranks 0–1,022 …' with a count when they are many."""
+    if not numbers:
+        return "no rank"
+    if len(set(numbers)) == 1:
+        return f"rank {numbers[0]}"
+    return f"ranks {span(numbers)}" + (f" ({len(set(numbers)):,} ranks)" if len(set(numbers)) > 4 else "")
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def duration(seconds: float | None) -> str:
+    """'0.5 ms', '1.2 s', '10 min', '3.2 h', 'not known'."""
+    if seconds is None:
+        return "not known"
+    size = abs(seconds)
+    if size == 0:
+        return "0 s"
+    if size < 0.0095:
+        return f"{seconds * 1000:.2g} ms"
+    if size < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if size < 120:
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
+    if size < 7200:
+        return f"{seconds / 60:.1f}".removesuffix(".0") + " min"
+    if size < 172_800:
+        return f"{seconds / 3600:.1f}".removesuffix(".0") + " h"
+    return f"{seconds / 86_400:.1f}".removesuffix(".0") + " days"
+
+
+def size_words(count: int | None) -> str:
+    if count is None:
+        return "n/a"
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def micros(time: object) -> int | None:
+    """The contract's time string as microseconds since 1970, UTC; None for anything else."""
+    if not isinstance(time, str):
+        return None
+    try:
+        return (datetime.fromisoformat(time.replace("Z", "+00:00")) - _EPOCH) // timedelta(microseconds=1)
+    except (ValueError, TypeError):
+        return None
+
+
+def moment(at_us: int | None, error_s: float | None = None, *, date: bool = True) -> str:
+    """'2026-04-22 03:14:17.250', with no more digits than the error bar leaves; 'not known' for None."""
+    if at_us is None:
+        return "not known"
+    at = _EPOCH + timedelta(microseconds=at_us)
+    text = at.strftime("%Y-%m-%d %H:%M:%S" if date else "%H:%M:%S")
+    if (error_s is not None and error_s < 1) or (error_s is None and at_us % 1_000_000):
+        text += f".{at_us % 1_000_000 // 1000:03d}"
+    return text
+
+
+def plus_minus(error_s: float | None) -> str:
+    return "± not known" if error_s is None else f"± {duration(error_s)}"
+
+
+def confidence_word(confidence: float) -> str:
+    return "high" if confidence >= HIGH else "medium" if confidence >= MEDIUM else "low"
+
+
+KINDS = {
+    "xid": "Xid",
+    "sxid": "SXid",
+    "watchdog-timeout": "NCCL watchdog timeout",
+    "pg-abort": "process taken down by its watchdog",
+    "pg-status": "watchdog status",
+    "pg-dump-local": "own watchdog asked for a dump",
+    "pg-dump-remote": "dump asked for by another rank",
+    "pg-async": "NCCL asynchronous error",
+    "oom-kill": "OOM kill",
+    "python-exception": "Python exception",
+    "cuda-oom": "CUDA out of memory",
+    "nccl-init": "NCCL communicator set-up",
+    "gpu-info": "GPU state",
+}
+"""Kinds whose id does not read well with its hyphens taken out."""
+
+
+_SHORT = {
+    w: w.upper()
+    for w in (
+        "aer",
+        "bmc",
+        "cpu",
+        "cuda",
+        "dma",
+        "ecc",
+        "edac",
+        "ib",
+        "gpu",
+        "gsp",
+        "iommu",
+        "io",
+        "kfd",
+        "mce",
+        "mmu",
+        "nccl",
+        "nfs",
+        "nic",
+        "nmi",
+        "oom",
+        "psu",
+        "ras",
+        "rcu",
+        "rdma",
+        "shm",
+        "smi",
+        "xfs",
+        "pg",
+    )
+}
+_SHORT |= {
+    "pcie": "PCIe",
+    "nvme": "NVMe",
+    "nvlink": "NVLink",
+    "nvswitch": "NVSwitch",
+    "slurm": "Slurm",
+    "python": "Python",
+}
+"""Words of a kind's id that are written otherwise."""
+
+
+@cache
+def _xids() -> dict[int, str]:
+    """Xid → what it means, in few words (catalog/xid.toml)."""
+    rows = catalog.load("xid").get("xid", [])
+    return {r["number"]: str(r["short"]) for r in rows if isinstance(r, dict) and "number" in r and "short" in r}
+
+
+def kind_words(event: Doc) -> str:
+    """'Xid 79', 'NCCL watchdog timeout', 'python exception' …"""
+    kind, fields = str(event.get("kind", "")), event.get("fields") or {}
+    words = KINDS.get(kind) or " ".join(_SHORT.get(w, w) for w in re.split("[-_]", kind))
+    if kind in ("xid", "sxid") and fields.get(kind) is not None:
+        words += f" {fields[kind]}"
+        if kind == "xid" and fields["xid"] in _xids():
+            words += f", {_xids()[fields['xid']]}"
+    if kind == "watchdog-timeout" and fields.get("seq") is not None:
+        words += f", {str(fields.get('op') or 'operation').lower()} no. {fields['seq']}"
+    if kind == "exit" and (fields.get("signal") or fields.get("code") is not None):
+        words += f", {fields.get('signal') or 'code ' + str(fields.get('code'))}"
+    return clean(words, 80)
+
+
+def cause_title(cause: str) -> str:
+    entry = catalog.load("causes").get(cause)
+    return str(entry["title"]) if isinstance(entry, dict) and "title" in entry else clean(cause.replace("_", " "), 80)
+
+
+def listed(numbers: object) -> tuple[int, ...]:
+    return tuple(n for n in numbers if isinstance(n, int)) if isinstance(numbers, (list, tuple)) else ()
+
+
+def or_na(value: object) -> str:
+    """A cell: 'n/a' for what is not known (the model's None; never -1)."""
+    return "n/a" if value is None or value == "" else clean(value, ROW_CHARS)
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Some:
+    """A list that was cut for the page."""
+
+    rows: tuple[Any, ...]
+    more: int
+
+
+def some(rows: Iterable[Any], limit: int) -> Some:
+    whole = tuple(rows)
+    return Some(rows=whole[:limit], more=max(0, len(whole) - limit))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One link of the evidence chain."""
+
+    anchor: str
+    says: str
+    when: str
+    error: str
+    place: str
+    """host, rank, GPU as far as known."""
+    where: str
+    """file:line"""
+    line: str
+    before: tuple[str, ...]
+    text: str | None
+    after: tuple[str, ...]
+    inference: bool
+    weight: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occurrence:
+    """One key event, in the timeline's table."""
+
+    number: int
+    anchor: str
+    href: str
+    when: str
+    error: str
+    basis: str
+    host: str
+    who: str
+    role: str
+    what: str
+    where: str
+    order: str
+    """Which earlier one it cannot be ordered against, if any."""
+    drawn: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    x: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineView:
+    picture: pictures.Timeline | None
+    ticks: tuple[Tick, ...]
+    day: str
+    rows: tuple[Occurrence, ...]
+    untimed: Some
+    more: int
+    outside: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    rank: int
+    state: str
+    letter: str
+    reporter: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCells:
+    name: str
+    cells: tuple[Cell, ...]
+    counts: tuple[tuple[str, str, int], ...]
+    """(state, letter, how many), where there is no cell for each rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRow:
+    rank: int
+    anchor: str
+    state: str
+    letter: str
+    word: str
+    host: str
+    gpu: str
+    pci: str
+    local: str
+    pid: str
+    enqueued: str
+    started: str
+    completed: str
+    exit: str
+    waits: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksView:
+    total: int
+    legend: tuple[tuple[str, str, str, int], ...]
+    """(state, letter, word, how many)"""
+    hosts: tuple[HostCells, ...]
+    compressed: bool
+    spoken: str
+    """The map in words."""
+    table: Some
+    notes: bool
+    reporters: bool
+    """Some cell is marked as a reporter's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRow:
+    name: str
+    description: str
+    backend: str
+    op: str
+    seq: str
+    timeout: str
+    expected: str
+    arrived: str
+    started: str
+    completed: str
+    missing: str
+    no_data: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphView:
+    picture: pictures.Graph
+    labels: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionRow:
+    do: str
+    because: str
+    command: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    title: str
+    cause: str
+    who: str
+    confidence: str
+    why_not: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClearedRow:
+    who: str
+    why: str
+    where: str
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentView:
+    id: int
+    anchor: str
+    status: str
+    status_word: str
+    headline: str
+    sure: str
+    summary: str
+    facts: tuple[tuple[str, str], ...]
+    first: ActionRow | None
+    actions: tuple[ActionRow, ...]
+    not_to_blame: tuple[tuple[str, str], ...]
+    not_to_blame_more: int
+    unknown: tuple[str, ...]
+    cannot_exclude: str
+    onset: str
+    steps: Some
+    weights: bool
+    timeline: TimelineView
+    ranks: RanksView
+    groups: Some
+    edges: Some
+    graph: GraphView | None
+    alternatives: tuple[Alternative, ...]
+    cleared: Some
+    contributing: Some
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRow:
+    host: str
+    index: str
+    pci: str
+    rank: str
+    model: str
+    uuid: str
+    serial: str
+    seen: tuple[str, ...]
+    """What was logged about it: 'Xid 79: 1 ×, 2026-04-22 03:14:17'."""
+    details: tuple[tuple[str, str], ...]
+    suspect: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRow:
+    when: str
+    error: str
+    host: str
+    rank: str
+    gpu: str
+    role: str
+    severity: str
+    what: str
+    where: str
+    text: str
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputView:
+    path: str
+    format: str
+    status: str
+    reason: str
+    size: str
+    events: str
+    host: str
+    rank: str
+    first: str
+    last: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockView:
+    clock: str
+    host: str
+    offset: str
+    error: str
+    basis: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    title: str
+    version: str
+    command: str
+    zone: str
+    redacted: bool
+    coverage: str
+    digest: str
+    incidents: tuple[IncidentView, ...]
+    incidents_more: int
+    ranks: RanksView | None
+    gpus: Some
+    gpus_details: bool
+    clocks: Some
+    inputs: Some
+    inputs_summary: str
+    problems: Some
+    events: Some
+    events_total: int
+    hosts_total: int
+
+
+# --- the document, looked up ------------------------------------------------------------------------------------------
+
+STATES = {
+    "culprit": ("X", "cause"),
+    "waiting": ("W", "waiting"),
+    "blocked": ("B", "blocked behind others"),
+    "completed": ("F", "finished its part"),
+    "dead": ("D", "dead"),
+    "no-data": ("?", "no data"),
+}
+"""A rank's state → letter in the map, word in tables."""
+_INTEREST = {"culprit": 0, "dead": 1, "no-data": 2, "blocked": 3, "completed": 4, "waiting": 5}
+
+
+class _Lookup:
+    """Events by place, ranks by number and GPU; made once for a document."""
+
+    def __init__(self, doc: Doc) -> None:
+        self.events: Sequence[Doc] = doc.get("events") or ()
+        self.at: dict[tuple[object, object], list[Doc]] = {}
+        for event in self.events:
+            self.at.setdefault((event.get("source"), event.get("line")), []).append(event)
+        self.host_of: dict[int, str] = {}
+        self.rank_of: dict[tuple[str | None, str], int] = {}
+        for row in doc.get("ranks") or ():
+            if row.get("host"):
+                self.host_of[row["rank"]] = row["host"]
+            pci = (row.get("gpu") or {}).get("pci")
+            if pci:
+                self.rank_of[row.get("host"), pci] = row["rank"]
+
+    def event(self, evidence: Doc) -> Doc | None:
+        """The event at the evidence's place; with the same text where a binary file has no lines."""
+        found = self.at.get((evidence.get("source"), evidence.get("line")), ())
+        same = [e for e in found if e.get("text") == evidence.get("text")]
+        return same[0] if same else found[0] if found and evidence.get("line") is not None else None
+
+    def place(self, event: Doc) -> tuple[str, str]:
+        """(host, rank or device), in words: the event's lane."""
+        rank, host, pci = event.get("rank"), event.get("host"), event.get("gpu_pci")
+        if rank is None and pci:
+            rank = self.rank_of.get((host, pci))
+        if host is None and rank is not None:
+            host = self.host_of.get(rank)
+        who = f"rank {rank}" if rank is not None else f"GPU {clean(pci, 40)}" if pci else "system"
+        return (clean(host, 80) if host else "host not known"), who
+
+
+def _where(source: object, line: object) -> str:
+    if not source:
+        return "no file"
+    return clean(source, ROW_CHARS) + (f":{line}" if line is not None else "")
+
+
+def gpu_words(gpu: Doc) -> str:
+    index, pci = gpu.get("index"), gpu.get("pci")
+    parts = [f"GPU {index}" if index is not None else "GPU", clean(pci, 40) if pci else ""]
+    if index is None and not pci:
+        parts.append(clean(gpu.get("uuid") or gpu.get("serial") or "", 60))
+    return parts[0] + (f" at {parts[1]}" if parts[1] else "") + (f" {parts[2]}" if parts[2:] and parts[2] else "")
+
+
+def _culprit(verdict: Doc, host_of: Mapping[int, str]) -> str:
+    """Who, in words without a capital: rank, host, GPU as far as the verdict names them; '' for nobody."""
+    ranks, hosts, gpus = listed(verdict["culprit_ranks"]), verdict["culprit_hosts"], verdict["culprit_gpus"]
+    if ranks:
+        names = hosts or sorted({host_of[r] for r in ranks if r in host_of})
+        where = f" on {clean(names[0], 80)}" if len(names) == 1 else f" on {len(names):,} hosts" if names else ""
+        card = f" ({gpu_words(gpus[0])})" if len(gpus) == 1 and len(ranks) == 1 else ""
+        return ranks_words(ranks) + where + card
+    if gpus:
+        owners = sorted({g.get("host") or "" for g in gpus})
+        where = f" in {clean(owners[0], 80)}" if len(owners) == 1 and owners[0] else ""
+        return (gpu_words(gpus[0]) if len(gpus) == 1 else f"{len(gpus):,} GPUs") + where
+    if hosts:
+        more = f" and {len(hosts) - 3:,} more" if len(hosts) > 3 else ""
+        return ("host " if len(hosts) == 1 else "hosts ") + ", ".join(clean(h, 80) for h in hosts[:3]) + more
+    return ""
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _headline(verdict: Doc, host_of: Mapping[int, str]) -> str:
+    who, title = _culprit(verdict, host_of), cause_title(verdict["cause"])
+    status = verdict["status"]
+    if status == "undetermined":
+        if verdict["cause"] == "undetermined":
+            return "These files do not tell who caused the timeout"
+        return f"Not certain enough to name a culprit; perhaps: {title[:1].lower()}{title[1:]}"
+    if not who:
+        return f"{'' if status == 'identified' else 'Probably: '}{title}. No single rank is to blame"
+    return f"{_upper(who)}: {title}" if status == "identified" else f"Probably {who}: {title}"
+
+
+def _collective(incident: Doc) -> str:
+    c = incident.get("collective")
+    if not c:
+        return "No collective is known"
+    name = clean(c.get("op") or "operation", 60)
+    text = name + (f" no. {c['seq']:,}" if c.get("seq") is not None else "")
+    group = c.get("description") or c.get("process_group")
+    text += f" in process group {clean(group, 60)}" if group else ""
+    members, arrived, missing = (listed(c.get(k)) for k in ("members", "arrived", "missing"))
+    if members and arrived:
+        text += f"; {len(arrived):,} of {plural(len(members), 'rank')} had entered"
+    if missing:
+        text += f"; missing: {ranks_words(missing)}"
+    if c.get("timeout_ms"):
+        text += f"; timeout {duration(c['timeout_ms'] / 1000)}"
+    return text
+
+
+# --- parts of an incident ---------------------------------------------------------------------------------------------
+
+
+def _steps(incident: Doc, lookup: _Lookup) -> Iterator[Step]:
+    taken: set[str] = set()
+    for n, item in enumerate(incident["verdict"]["evidence"], 1):
+        event = lookup.event(item) or {}
+        own = item.get("id")
+        anchor = f"i{incident['id']}-e{n}"
+        if isinstance(own, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,60}", own) and own not in taken:
+            anchor = f"i{incident['id']}-{own}"
+        taken.add(str(own))
+        at, error = micros(item.get("time") or event.get("time")), event.get("time_uncertainty_s")
+        host, who = lookup.place(event) if event else ("", "")
+        text = item.get("text")
+        weight = item.get("weight")
+        yield Step(
+            anchor=anchor,
+            says=clean(item["says"]),
+            when="time not known" if at is None else moment(at, error) + " UTC",
+            error="" if at is None else plus_minus(error),
+            place=", ".join(x for x in (host, who) if x),
+            where=_where(item.get("source"), item.get("line")),
+            line="" if item.get("line") is None else str(item["line"]),
+            before=tuple(clean(x, CONTEXT_CHARS) for x in (item.get("before") or ())[-3:]),
+            text=None if text is None else clean(text),
+            after=tuple(clean(x, CONTEXT_CHARS) for x in (item.get("after") or ())[:3]),
+            inference=bool(item.get("inference")),
+            weight="" if weight is None else f"{weight:+.1f}",
+        )
+
+
+def _bounds(doc: Doc, incident: Doc) -> tuple[int | None, int | None]:
+    """The stretch of time, µs, whose events belong to this incident: from the one before it to the one after."""
+    every = sorted(doc["incidents"], key=lambda i: i["id"])
+    at = next(n for n, i in enumerate(every) if i["id"] == incident["id"])
+    low = high = None
+    if at:
+        low = micros(every[at - 1].get("ended") or every[at - 1].get("detected"))
+    if at + 1 < len(every):
+        high = micros(every[at + 1].get("onset") or every[at + 1].get("detected"))
+    return low, high
+
+
+_ROLE_WEIGHT = {"cause": 30, "symptom": 20, "consequence": 10, "context": 0}
+
+
+def _key_events(doc: Doc, incident: Doc, lookup: _Lookup) -> list[tuple[Doc, int]]:
+    """(event, importance) of what is worth drawing, in the document's order."""
+    evidence = {id(e) for item in incident["verdict"]["evidence"] if (e := lookup.event(item))}
+    marked = any(e.get("key") for e in lookup.events)
+    low, high = _bounds(doc, incident)
+    alone = len(doc["incidents"]) == 1
+    culprits = set(listed(incident["verdict"]["culprit_ranks"]))
+    found = []
+    for event in lookup.events:
+        at = micros(event.get("time"))
+        linked = id(event) in evidence
+        if not linked:
+            if not (event.get("key") if marked else event.get("severity") == "critical"):
+                continue
+            if at is None and not alone:
+                continue
+            if at is not None and ((low is not None and at <= low) or (high is not None and at >= high)):
+                continue
+        weight = _ROLE_WEIGHT.get(event.get("role", ""), 0) + 15 * linked + 50 * (event.get("rank") in culprits)
+        found.append((event, weight))
+    return found
+
+
+_BASIS = {"neighbour": "from its neighbours in the file", "derived": "computed", "none": "none", "stamp": "written"}
+
+
+def _timeline(doc: Doc, incident: Doc, lookup: _Lookup, anchors: Mapping[tuple[object, object], str]) -> TimelineView:
+    found = _key_events(doc, incident, lookup)
+    alike: Counter[str] = Counter()
+    best: list[int] = []
+    for i in sorted(range(len(found)), key=lambda i: (-found[i][1], i)):
+        event, weight = found[i]
+        alike[str(event.get("kind"))] += 1
+        if len(best) < MAX_DRAWN and (weight > _ROLE_WEIGHT["cause"] or alike[str(event.get("kind"))] <= MAX_ALIKE):
+            best.append(i)
+    timed: list[tuple[int, int, Doc, int]] = []
+    untimed: list[Doc] = []
+    for i in sorted(best):
+        event, weight = found[i]
+        at = micros(event.get("time"))
+        if at is None:
+            untimed.append(event)
+        else:
+            timed.append((at, i, event, weight))
+    timed.sort(key=lambda x: x[:2])
+    moments = [
+        _moment(n, at, event, weight, lookup, anchors, incident["id"])
+        for n, (at, _, event, weight) in enumerate(timed, 1)
+    ]
+    # A thousand alike victims still show, as one bar.
+    drawn = set(best)
+    crowd = [
+        _moment(0, at, event, weight, lookup, anchors, incident["id"])
+        for i, (event, weight) in enumerate(found)
+        if i not in drawn and (at := micros(event.get("time"))) is not None
+    ]
+    named: dict[str, tuple[int, int | None]] = {}
+    for name, key in (("onset", "onset"), ("detected", "detected"), ("ended", "ended")):
+        at = micros(incident.get(key))
+        if at is not None:
+            error = incident.get("onset_uncertainty_s") if key == "onset" else None
+            named[name] = (at, None if error is None else round(error * 1e6))
+    picture = pictures.timeline([*moments, *crowd], named)
+    outside = set(picture.outside) if picture else set()
+    ticks: tuple[Tick, ...] = ()
+    day = ""
+    if picture:
+        days = picture.last_us // 86_400_000_000 != picture.first_us // 86_400_000_000
+        ticks = tuple(Tick(x=t.x, label=_tick(t.at_us, picture.step_us, days)) for t in picture.ticks)
+        first, last = moment(picture.first_us)[:10], moment(picture.last_us)[:10]
+        day = first if first == last else f"{first} to {last}"
+    rows = tuple(_occurrences(moments, timed, lookup, outside))
+    return TimelineView(
+        picture=picture,
+        ticks=ticks,
+        day=day,
+        rows=rows,
+        untimed=some(
+            ((kind_words(e), ", ".join(lookup.place(e)), _where(e.get("source"), e.get("line"))) for e in untimed),
+            MAX_UNTIMED,
+        ),
+        more=len(found) - len(best),
+        outside=span(outside),
+    )
+
+
+def _tick(at_us: int, step_us: int, days: bool) -> str:
+    text = moment(at_us)
+    if step_us >= 86_400_000_000:
+        return text[:10]
+    clock = text[11:16] if step_us >= 60_000_000 else text[11:19]
+    if step_us < 1_000_000:
+        clock = text[11:19] + f".{at_us % 1_000_000 // 1000:03d}"
+    return f"{text[5:10]} {clock}" if days else clock
+
+
+def _moment(
+    number: int,
+    at: int,
+    event: Doc,
+    weight: int,
+    lookup: _Lookup,
+    anchors: Mapping[tuple[object, object], str],
+    incident: int,
+) -> pictures.Moment:
+    fields = event.get("fields") or {}
+    waited = fields.get("waited_ms") or fields.get("timeout_ms") if event.get("kind") == "watchdog-timeout" else None
+    error = event.get("time_uncertainty_s")
+    lane = lookup.place(event)
+    return pictures.Moment(
+        number=number,
+        lane=lane,
+        at_us=at,
+        error_us=None if error is None else round(error * 1e6),
+        role=event.get("role", "context"),
+        label=f"{number}: {kind_words(event)}, {lane[1]}, {moment(at, error)} UTC {plus_minus(error)}",
+        href=anchors.get((event.get("source"), event.get("line")), f"i{incident}-t{number}"),
+        waited_us=round(waited * 1000) if isinstance(waited, (int, float)) and waited > 0 else None,
+        weight=weight,
+    )
+
+
+def _occurrences(
+    moments: Sequence[pictures.Moment],
+    timed: Sequence[tuple[int, int, Doc, int]],
+    lookup: _Lookup,
+    outside: set[int],
+) -> Iterator[Occurrence]:
+    for n, (m, (at, _, event, _)) in enumerate(zip(moments, timed, strict=True)):
+        host, who = lookup.place(event)
+        error = event.get("time_uncertainty_s")
+        order = ""
+        if n:
+            before = timed[n - 1]
+            # Lines of one file share their clock: their order is that of the file.
+            if before[2].get("source") != event.get("source"):
+                bar, other = error, before[2].get("time_uncertainty_s")
+                if bar is None or other is None or at - before[0] <= (bar + other) * 1e6:
+                    order = f"may be before {moments[n - 1].number}"
+        yield Occurrence(
+            number=m.number,
+            anchor=m.href if re.fullmatch(r"i\d+-t\d+", m.href) else "",
+            href="" if re.fullmatch(r"i\d+-t\d+", m.href) else m.href,
+            when=moment(at, error),
+            error=plus_minus(error),
+            basis="" if event.get("time_basis") in (None, "stamp") else _BASIS.get(event["time_basis"], ""),
+            host=host,
+            who=who,
+            role=event.get("role", "context"),
+            what=kind_words(event),
+            where=_where(event.get("source"), event.get("line")),
+            order=order,
+            drawn=m.number not in outside,
+        )
+
+
+def _ranks_view(rows: Sequence[Doc], prefix: str, reporters: set[int], limit: int) -> RanksView:
+    counts = Counter(_state(r) for r in rows)
+    legend = tuple((s, *STATES[s], counts[s]) for s in STATES if counts[s])
+    by_host: dict[str, list[Doc]] = {}
+    for row in sorted(rows, key=lambda r: r["rank"]):
+        by_host.setdefault(clean(row["host"], 80) if row.get("host") else "host not known", []).append(row)
+    compressed = len(rows) > MAX_CELLS
+    hosts: list[HostCells] = []
+    if compressed:
+        alike: dict[tuple[tuple[str, str, int], ...], list[str]] = {}
+        for host, members in by_host.items():
+            tally = Counter(_state(r) for r in members)
+            alike.setdefault(tuple((s, STATES[s][0], tally[s]) for s in STATES if tally[s]), []).append(host)
+        order = sorted(alike, key=lambda c: (min(_INTEREST[s] for s, _, _ in c), len(alike[c])))
+        for pattern in order[:400]:
+            names = alike[pattern]
+            name = names[0] if len(names) == 1 else f"{len(names):,} hosts alike: {names[0]} to {names[-1]}"
+            hosts.append(HostCells(name=name, cells=(), counts=pattern))
+    else:
+        for host, members in by_host.items():
+            cells = tuple(
+                Cell(
+                    rank=r["rank"],
+                    state=_state(r),
+                    letter=STATES[_state(r)][0],
+                    reporter=r["rank"] in reporters,
+                )
+                for r in members
+            )
+            hosts.append(HostCells(name=host, cells=cells, counts=()))
+    spoken = f"{plural(len(rows), 'rank')}: " + ", ".join(f"{n:,} {word}" for _, _, word, n in legend)
+    chosen = sorted(sorted(rows, key=lambda r: (_INTEREST[_state(r)], r["rank"]))[:limit], key=lambda r: r["rank"])
+    table = tuple(_rank_row(r, prefix) for r in chosen)
+    return RanksView(
+        total=len(rows),
+        legend=legend,
+        hosts=tuple(hosts),
+        compressed=compressed,
+        spoken=spoken,
+        table=Some(rows=table, more=len(rows) - len(table)),
+        notes=any(r.note for r in table),
+        reporters=any(c.reporter for h in hosts for c in h.cells),
+    )
+
+
+def _state(row: Doc) -> str:
+    state = row.get("state")
+    return state if state in STATES else "no-data"
+
+
+def _rank_row(row: Doc, prefix: str) -> RankRow:
+    gpu = row.get("gpu") or {}
+    state = _state(row)
+    waits = listed(row.get("waiting_on"))
+    return RankRow(
+        rank=row["rank"],
+        anchor=f"{prefix}r{row['rank']}",
+        state=state,
+        letter=STATES[state][0],
+        word=STATES[state][1],
+        host=or_na(row.get("host")),
+        gpu=or_na(gpu.get("index")),
+        pci=or_na(gpu.get("pci")),
+        local=or_na(row.get("local_rank")),
+        pid=or_na(row.get("pid")),
+        enqueued=or_na(row.get("last_enqueued")),
+        started=or_na(row.get("last_started")),
+        completed=or_na(row.get("last_completed")),
+        exit=or_na(row.get("exit")),
+        waits=span(waits, 4) if waits else "–",
+        note=clean(row["note"], ROW_CHARS) if row.get("note") else "",
+    )
+
+
+def _group_row(group: Doc) -> GroupRow:
+    def who(key: str) -> str:
+        members = listed(group.get(key))
+        if group.get(key) is None:
+            return "n/a"
+        if len(members) < 2:
+            return f"rank {members[0]}" if members else "none"
+        return f"{span(members, 6)} ({len(members):,} ranks)"
+
+    timeout = group.get("timeout_ms")
+    return GroupRow(
+        name=or_na(group.get("name") or group.get("process_group")),
+        description=clean(group["description"], 80) if group.get("description") else "",
+        backend=or_na(group.get("backend")),
+        op=or_na(group.get("op")),
+        seq=or_na(group.get("seq")),
+        timeout="n/a" if timeout is None else duration(timeout / 1000),
+        expected=who("members") if group.get("members") else "n/a",
+        arrived=who("arrived"),
+        started=who("started"),
+        completed=who("completed"),
+        missing=who("missing"),
+        no_data=who("no_data"),
+        note=clean(group["note"]) if group.get("note") else "",
+    )
+
+
+def _groups(incident: Doc) -> list[GroupRow]:
+    groups = incident.get("groups")
+    if groups:
+        return [_group_row(g) for g in groups]
+    collective = incident.get("collective")
+    return [_group_row(collective)] if collective else []
+
+
+def _waits(incident: Doc, rows: Sequence[Doc]) -> list[Doc]:
+    if incident.get("waits"):
+        return list(incident["waits"])
+    return [
+        {"waiter": r["rank"], "waited": r["waiting_on"], "why": "", "group": None, "seq": None}
+        for r in rows
+        if r.get("waiting_on")
+    ]
+
+
+def _edges(waits: Sequence[Doc]) -> list[tuple[str, str]]:
+    """(who waits for whom, why): ranks that wait for the same ones, for the same reason, share a sentence."""
+    together: dict[tuple[tuple[int, ...], object, object, str], list[int]] = {}
+    for wait in waits:
+        key = (listed(wait.get("waited")), wait.get("group"), wait.get("seq"), clean(wait.get("why") or "", ROW_CHARS))
+        together.setdefault(key, []).append(wait["waiter"])
+    found = []
+    for (waited, group, seq, why), waiters in together.items():
+        verb = "waits" if len(set(waiters)) == 1 else "wait"
+        text = f"{_upper(ranks_words(waiters))} {verb} for {ranks_words(waited)}"
+        if group is not None:
+            text += f" in group {clean(group, 60)}"
+        if seq is not None:
+            text += f" at no. {seq:,}"
+        found.append((text, why))
+    return found
+
+
+def _graph(waits: Sequence[Doc], culprits: set[int]) -> GraphView | None:
+    picture = pictures.graph((w["waiter"], listed(w.get("waited"))) for w in waits)
+    if picture is None:
+        return None
+    labels = []
+    for node in picture.nodes:
+        name = f"rank {node.ranks[0]}" if len(node.ranks) == 1 else f"ranks {span(node.ranks, 2)}"
+        if len(name) > 19:
+            name = f"{len(node.ranks):,} ranks from {node.ranks[0]}"
+        labels.append((name, "culprit" if culprits & set(node.ranks) else "sink" if node.sink else "waiting"))
+    return GraphView(picture=picture, labels=tuple(labels))
+
+
+def _contributing(incident: Doc) -> Iterator[tuple[str, str, str]]:
+    for row in incident.get("contributing") or ():
+        where = _where(row.get("source"), row.get("line")) if row.get("source") else ""
+        yield cause_title(str(row["cause"])), clean(row["says"]), where
+
+
+def _facts(incident: Doc, lookup: _Lookup) -> Iterator[tuple[str, str]]:
+    verdict = incident["verdict"]
+    who = _culprit(verdict, lookup.host_of)
+    gpus = verdict["culprit_gpus"]
+    if len(gpus) == 1:
+        g = gpus[0]
+        known = [clean(g["model"], 60)] if g.get("model") else []
+        known += [f"{word} {clean(g[key], 60)}" for key, word in (("serial", "serial"), ("uuid", "UUID")) if g.get(key)]
+        who = ", ".join([who, *known])
+    elif gpus:
+        who += ": " + ", ".join(gpu_words(g) for g in gpus[:8])
+    yield "Who", _upper(who) if who else "Nobody is named"
+    yield "What", _collective(incident)
+    onset, error = micros(incident["onset"]), incident.get("onset_uncertainty_s")
+    detected = micros(incident["detected"])
+    if onset is not None:
+        text = f"{moment(onset, error)} UTC {plus_minus(error)}"
+        if detected is not None and detected > onset:
+            text += f"; noticed {duration((detected - onset) / 1e6)} later"
+    elif detected is not None:
+        text = f"Onset not known; noticed {moment(detected)} UTC"
+    else:
+        text = "Not known: no usable time in these files"
+    yield "When", text
+    text = f"{_upper(confidence_word(verdict['confidence']))}, {verdict['confidence']:.2f} of 1"
+    if verdict["alternatives"]:
+        other = max(verdict["alternatives"], key=lambda a: a["confidence"])
+        title = cause_title(other["cause"])
+        text += f"; the next best explanation, “{title}”, has {other['confidence']:.2f}"
+    yield "How sure", text
+    cost = incident.get("cost") or {}
+    parts = [
+        f"{words} {duration(cost[key])}"
+        for key, words in (
+            ("lost_work_s", "work since the last checkpoint"),
+            ("detection_s", "waiting for the watchdog"),
+            ("restart_s", "restart"),
+        )
+        if cost.get(key) is not None
+    ]
+    if cost.get("gpu_hours") is not None:
+        parts.insert(0, f"{cost['gpu_hours']:,.1f} GPU hours")
+    if parts:
+        yield "Cost", "; ".join(parts)
+
+
+STATUS_WORDS = {"identified": "Identified", "suspected": "Suspected", "undetermined": "Cannot tell"}
+
+
+def _sure(verdict: Doc) -> str:
+    confidence = float(verdict["confidence"])
+    return f"{confidence_word(confidence)} confidence, {confidence:.2f}"
+
+
+def _not_to_blame(verdict: Doc) -> list[tuple[str, str]]:
+    found = [(clean(c["who"], 160), clean(c["why"])) for c in verdict.get("cleared") or ()]
+    cleared = {c.get("rank") for c in verdict.get("cleared") or ()}
+    reporters = [r for r in listed(verdict["reporting_ranks"]) if r not in listed(verdict["culprit_ranks"])]
+    for who, _ in found:
+        if who.lower().startswith("rank"):
+            for low, high in re.findall(r"(\d{1,7})(?:[–-](\d{1,7}))?", who):
+                cleared.update(r for r in reporters if int(low) <= r <= int(high or low))
+    left = [r for r in reporters if r not in cleared]
+    if left and verdict["status"] != "undetermined":
+        word = "It" if len(left) == 1 else "They"
+        found.append((_upper(ranks_words(left)), f"{word} reported the timeout. A reporter waits for somebody else."))
+    elif left and not found:
+        found.append(
+            (_upper(ranks_words(left)), "Reporting the timeout is no sign of guilt: a reporter waits for others.")
+        )
+    return found
+
+
+def _incident(doc: Doc, incident: Doc, lookup: _Lookup, table_rows: int) -> IncidentView:
+    verdict = incident["verdict"]
+    rows: Sequence[Doc] = incident.get("ranks") or (doc["ranks"] if len(doc["incidents"]) == 1 else ())
+    steps = some(_steps(incident, lookup), MAX_STEPS)
+    anchors = {
+        (item.get("source"), item.get("line")): step.anchor
+        for item, step in zip(verdict["evidence"], steps.rows, strict=False)
+        if item.get("source")
+    }
+    prefix = f"i{incident['id']}-"
+    actions = tuple(
+        ActionRow(
+            do=clean(a["do"]), because=clean(a["because"]), command=clean(a["command"]) if a.get("command") else None
+        )
+        for a in verdict["actions"]
+    )
+    blameless = _not_to_blame(verdict)
+    waits = _waits(incident, rows)
+    excluded = listed(verdict.get("cannot_exclude"))
+    error = incident.get("onset_uncertainty_s")
+    onset = micros(incident["onset"])
+    detected = micros(incident["detected"])
+    when = f"{moment(onset, error)} UTC" if onset is not None else f"noticed {moment(detected)} UTC"
+    return IncidentView(
+        id=incident["id"],
+        anchor=f"incident-{incident['id']}",
+        status=verdict["status"],
+        status_word=STATUS_WORDS[verdict["status"]],
+        headline=_headline(verdict, lookup.host_of),
+        sure=_sure(verdict),
+        summary=clean(verdict["summary"]),
+        facts=tuple(_facts(incident, lookup)),
+        first=actions[0] if actions else None,
+        actions=actions[1:],
+        not_to_blame=tuple(blameless[:4]),
+        not_to_blame_more=max(0, len(blameless) - 4),
+        unknown=tuple(clean(x) for x in verdict["missing_evidence"][:20]),
+        cannot_exclude=ranks_words(excluded) if excluded else "",
+        onset="time not known" if onset is None and detected is None else when,
+        steps=steps,
+        weights=any(s.weight for s in steps.rows),
+        timeline=_timeline(doc, incident, lookup, anchors),
+        ranks=_ranks_view(rows, prefix, set(listed(verdict["reporting_ranks"])), table_rows),
+        groups=some(_groups(incident), MAX_GROUPS),
+        edges=some(_edges(waits), MAX_EDGES),
+        graph=_graph(waits, set(listed(verdict["culprit_ranks"]))),
+        alternatives=tuple(
+            Alternative(
+                title=cause_title(a["cause"]),
+                cause=clean(a["cause"], 60),
+                who=_upper(ranks_words(listed(a["culprit_ranks"]))) if a["culprit_ranks"] else "no rank in particular",
+                confidence=f"{a['confidence']:.2f}",
+                why_not=clean(a["why_not"]),
+            )
+            for a in verdict["alternatives"][:20]
+        ),
+        cleared=some(
+            (
+                ClearedRow(
+                    who=clean(c["who"], 160),
+                    why=clean(c["why"]),
+                    where=_where(c.get("source"), c.get("line")) if c.get("source") else "",
+                    text=clean(c["text"], ROW_CHARS) if c.get("text") else None,
+                )
+                for c in verdict.get("cleared") or ()
+            ),
+            40,
+        ),
+        contributing=some(_contributing(incident), MAX_CONTRIBUTING),
+    )
+
+
+# --- parts of the page ------------------------------------------------------------------------------------------------
+
+
+def _gpus(doc: Doc, lookup: _Lookup) -> list[GpuRow]:
+    suspects = {
+        (g.get("host"), g.get("pci")) for i in doc["incidents"] for g in i["verdict"]["culprit_gpus"] if g.get("pci")
+    }
+    by_place: dict[tuple[object, object], list[Doc]] = {}
+    for event in lookup.events:
+        if event.get("gpu_pci") and event.get("role") != "context":
+            by_place.setdefault((event.get("host"), event["gpu_pci"]), []).append(event)
+    found: list[tuple[bool, GpuRow]] = []
+    listed_gpus: set[tuple[object, object]] = set()
+    cards = [(h["name"], g) for h in doc.get("hosts") or () for g in h.get("gpus") or ()]
+    listed_gpus.update((host, g.get("pci")) for host, g in cards)
+    cards += [(host, {"pci": pci}) for host, pci in by_place if (host, pci) not in listed_gpus]
+    for host, gpu in cards:
+        place = (host, gpu.get("pci"))
+        events = by_place.get(place, []) if gpu.get("pci") else []
+        rank = lookup.rank_of.get((host, gpu.get("pci") or ""))
+        suspect = place in suspects
+        row = GpuRow(
+            host=or_na(host),
+            index=or_na(gpu.get("index")),
+            pci=or_na(gpu.get("pci")),
+            rank=or_na(rank),
+            model=or_na(gpu.get("model")),
+            uuid=or_na(gpu.get("uuid")),
+            serial=or_na(gpu.get("serial")),
+            seen=tuple(_seen(events)),
+            details=tuple((clean(k, 40), or_na(v)) for k, v in list((gpu.get("details") or {}).items())[:16]),
+            suspect=suspect,
+        )
+        found.append((not (suspect or events), row))
+    return [row for _, row in sorted(found, key=lambda x: x[0])]
+
+
+def _seen(events: Sequence[Doc]) -> Iterator[str]:
+    """What a GPU's log lines say, by kind: count, first and last time."""
+    by_kind: dict[str, list[Doc]] = {}
+    for event in events:
+        by_kind.setdefault(kind_words(event), []).append(event)
+    for words, group in list(by_kind.items())[:6]:
+        count = sum(int(e.get("repeats") or 1) for e in group)
+        times = sorted(t for e in group if (t := micros(e.get("time"))) is not None)
+        when = "time not known" if not times else moment(times[0], 1)
+        if len(times) > 1 and times[-1] != times[0]:
+            when = f"first {moment(times[0], 1)}, last {moment(times[-1], 1)}"
+        yield f"{words}: {count:,} ×, {when}"
+    if len(by_kind) > 6:
+        yield f"and {len(by_kind) - 6:,} more kinds"
+
+
+_SEVERITY = {"critical": 0, "error": 1, "warning": 2, "info": 3}
+
+
+def _events(lookup: _Lookup, budget: int) -> Some:
+    """Rows until they fill `budget` characters: the weightiest are chosen, and shown in the document's order."""
+    order = sorted(
+        range(len(lookup.events)),
+        key=lambda i: (
+            not lookup.events[i].get("key"),
+            lookup.events[i].get("role") == "context",
+            _SEVERITY.get(lookup.events[i].get("severity", "info"), 3),
+            i,
+        ),
+    )
+    chosen: list[int] = []
+    for i in order:
+        budget -= (
+            330 + min(len(str(lookup.events[i].get("text", ""))), ROW_CHARS) + len(str(lookup.events[i].get("source")))
+        )
+        if budget < 0:
+            break
+        chosen.append(i)
+    rows = []
+    for i in sorted(chosen):
+        e = lookup.events[i]
+        at, error = micros(e.get("time")), e.get("time_uncertainty_s")
+        rows.append(
+            EventRow(
+                when=moment(at, error) if at is not None else "not known",
+                error=plus_minus(error) if at is not None else "",
+                host=or_na(e.get("host")),
+                rank=or_na(e.get("rank")),
+                gpu=or_na(e.get("gpu_pci")),
+                role=clean(e.get("role", "context"), 20),
+                severity=clean(e.get("severity", "info"), 20),
+                what=kind_words(e),
+                where=_where(e.get("source"), e.get("line")),
+                text=clean(e.get("text", ""), ROW_CHARS),
+                repeats=int(e.get("repeats") or 1),
+            )
+        )
+    return Some(rows=tuple(rows), more=len(lookup.events) - len(rows))
+
+
+_STATUS_ORDER = {"failed": 0, "partial": 1, "skipped": 2, "read": 3}
+
+
+def _inputs(doc: Doc, lookup: _Lookup) -> Some:
+    rows = list(doc["inputs"])
+    events = Counter(e.get("source") for e in lookup.events)
+    kept = sorted(range(len(rows)), key=lambda i: (_STATUS_ORDER.get(rows[i]["status"], 3), i))[:MAX_INPUTS]
+    shown = [
+        InputView(
+            path=clean(r["path"], ROW_CHARS),
+            format=or_na(r["format"]),
+            status=r["status"],
+            reason=clean(r["reason"]) if r.get("reason") else "",
+            size=size_words(r.get("bytes")),
+            events=f"{r['events'] if isinstance(r.get('events'), int) else events[r['path']]:,}",
+            host=or_na(r.get("host")),
+            rank=or_na(r.get("rank")),
+            first=moment(t, 1) if (t := micros(r.get("first_time"))) is not None else "n/a",
+            last=moment(t, 1) if (t := micros(r.get("last_time"))) is not None else "n/a",
+            sha256=clean(r["sha256"], 64) if r.get("sha256") else "",
+        )
+        for r in (rows[i] for i in sorted(kept))
+    ]
+    return Some(rows=tuple(shown), more=len(rows) - len(shown))
+
+
+def _inputs_summary(doc: Doc) -> str:
+    counts = Counter(r["status"] for r in doc["inputs"])
+    size = sum(r.get("bytes") or 0 for r in doc["inputs"])
+    parts = [
+        f"{counts[s]:,} {w}"
+        for s, w in (("read", "read"), ("partial", "read in part"), ("skipped", "skipped"), ("failed", "not readable"))
+        if counts[s]
+    ]
+    return f"{plural(len(doc['inputs']), 'file')}, {size_words(size)}: {', '.join(parts) or 'none'}"
+
+
+def _coverage(doc: Doc) -> str:
+    ranks = doc["ranks"]
+    if not ranks:
+        return "No rank is known from these files."
+    silent = [r["rank"] for r in ranks if _state(r) == "no-data"]
+    seen = len(ranks) - len(silent)
+    text = f"{seen:,} of {plural(len(ranks), 'known rank')} left data"
+    return f"{text}; nothing from {ranks_words(silent)}." if silent else f"{text}."
+
+
+def _digest(doc: Doc) -> str:
+    """SHA-256 over 'hash  path' lines of all inputs, in the document's order; '' where hashes were not taken."""
+    lines = [f"{clean(r['sha256'])}  {clean(r['path'])}\n" for r in doc["inputs"] if r.get("sha256")]
+    return hashlib.sha256("".join(lines).encode()).hexdigest() if lines else ""
+
+
+def _page(doc: Doc) -> Page:
+    lookup = _Lookup(doc)
+    world = len(doc["ranks"])
+    shown = list(doc["incidents"])[:MAX_INCIDENTS]
+    table_rows = max(32, 1024 // max(1, len(shown)))
+    incidents = tuple(_incident(doc, i, lookup, table_rows) for i in shown)
+    events = _events(lookup, min(60_000 + 300 * world, 240_000))
+    gpus = _gpus(doc, lookup)
+    tool = doc["tool"]
+    if not doc["incidents"]:
+        title = "No failure was found in these files"
+    elif len(doc["incidents"]) == 1:
+        title = incidents[0].headline
+    else:
+        title = f"{len(doc['incidents'])} failures were found"
+    own_ranks = any(i.ranks.total for i in incidents)
+    return Page(
+        title=title,
+        version=clean(tool["version"], 40),
+        command=clean(tool["command"]) if tool.get("command") else "",
+        zone=clean(tool["timezone"], 60) if tool.get("timezone") else "",
+        redacted=bool(tool.get("redacted")),
+        coverage=_coverage(doc),
+        digest=_digest(doc),
+        incidents=incidents,
+        incidents_more=len(doc["incidents"]) - len(shown),
+        ranks=None if own_ranks or not world else _ranks_view(doc["ranks"], "", set(), 1024),
+        gpus=some(gpus, MAX_GPUS),
+        gpus_details=any(g.details for g in gpus[:MAX_GPUS]),
+        clocks=some(
+            (
+                ClockView(
+                    clock=clean(c["clock"], 160),
+                    host=or_na(c.get("host")),
+                    offset="n/a" if c["offset_s"] is None else f"{c['offset_s']:+,.6g} s",
+                    error=plus_minus(c["uncertainty_s"]),
+                    basis=clean(c["basis"], 40),
+                    note=clean(c["note"]) if c.get("note") else "",
+                )
+                for c in doc["clocks"]
+            ),
+            MAX_INPUTS,
+        ),
+        inputs=_inputs(doc, lookup),
+        inputs_summary=_inputs_summary(doc),
+        problems=some(
+            ((clean(p["says"]), clean(p["source"], ROW_CHARS) if p.get("source") else "") for p in doc["problems"]),
+            MAX_PROBLEMS,
+        ),
+        events=events,
+        events_total=len(lookup.events),
+        hosts_total=len(doc["hosts"]),
+    )
+
+
+# --- the embedded document --------------------------------------------------------------------------------------------
+
+
+def embedded(doc: Doc, limit: int) -> str:
+    """`doc` as JSON that cannot end its script element. Above `limit` characters lists are shortened, and key `cut`
+    says which: the whole is what --json writes."""
+    whole = _json(doc)
+    if len(whole) <= limit:
+        return whole
+    small: dict[str, Any] = dict(doc)
+    cut: dict[str, int] = {}
+
+    def shorten(key: str, rows: list[Any], keep: int) -> list[Any]:
+        if len(rows) > keep:
+            cut[key] = len(rows) - keep
+        return rows[:keep]
+
+    small["ranks"] = [_few(r) for r in doc["ranks"]]
+    small["incidents"] = [
+        {**i, **{k: [_few(r) for r in i[k]] for k in ("ranks", "waits", "groups") if k in i}} for i in doc["incidents"]
+    ]
+    important = sorted(doc["events"], key=lambda e: (not e.get("key"), e.get("role") == "context"))
+    for keep in (2000, 500, 100, 20, 0):
+        chosen = {id(e) for e in important[:keep]}
+        events = [e for e in doc["events"] if id(e) in chosen]
+        cut["events"] = len(doc["events"]) - len(events)
+        small |= {"events": events, "cut": cut}
+        for key in ("inputs", "problems", "clocks"):
+            small[key] = shorten(key, list(doc[key]), max(100, keep))
+        if len(whole := _json(small)) <= limit:
+            return whole
+    for keep in (1024, 128, 16):
+        small["ranks"] = shorten("ranks", list(small["ranks"]), keep)
+        small["hosts"] = shorten("hosts", list(doc["hosts"]), keep)
+        small["incidents"] = [
+            {**i, **{k: shorten(f"incidents.{k}", list(i[k]), keep) for k in ("ranks", "waits", "groups") if k in i}}
+            for i in small["incidents"]
+        ]
+        if len(whole := _json(small)) <= limit:
+            return whole
+    return _json({"schema": doc["schema"], "tool": doc["tool"], "cut": {"everything": 1}})
+
+
+def _few(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists of ranks cut at 64 entries."""
+    return {k: v[:64] if isinstance(v, list) else v for k, v in row.items()}
+
+
+def _json(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), default=list)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+# --- templates --------------------------------------------------------------------------------------------------------
+
+
+def _source(name: str) -> str | None:
+    place = files("nccl_forensics.templates").joinpath(name)
+    return place.read_text(encoding="utf-8") if re.fullmatch(r"[a-z_]+(\.html|\.md)?\.(j2|css|js)", name) else None
+
+
+@cache
+def _environment(escape: bool) -> Environment:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    environment = Environment(
+        autoescape=escape,
+        undefined=StrictUndefined,
+        loader=FunctionLoader(_source),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["prose"] = prose
+    environment.filters["breakable"] = breakable
+    environment.filters["plural"] = plural
+    environment.filters["md"] = markdown_text
+    environment.filters["mdcode"] = markdown_code
+    return environment
+
+
+def prose(text: str) -> Any:
+    """Words with `code` between backticks, escaped; a lone backtick stays what it is."""
+    from markupsafe import Markup, escape
+
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return escape(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(p) if n % 2 and p else escape(p) for n, p in enumerate(parts)
+    )
+
+
+def breakable(text: str) -> Any:
+    """A path that may be broken after its slashes."""
+    from markupsafe import Markup, escape
+
+    return Markup("/<wbr>").join(escape(p) for p in text.split("/"))
+
+
+def _hash(text: str) -> str:
+    return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+
+
+def html(doc: Doc) -> str:
+    """The whole page. `doc` as in incident.schema.json; the same document gives the same bytes."""
+    style, script = (_source("report.css") or "").strip(), (_source("report.js") or "").strip()
+    policy = (
+        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
+    )
+    template = _environment(True).get_template("report.html.j2")
+    return template.render(
+        page=_page(doc),
+        style=style,
+        script=script,
+        policy=policy,
+        embedded=embedded(doc, min(110_000 + 900 * len(doc["ranks"]), 600_000)),
+    )
+
+
+# --- the ticket -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TicketLine:
+    label: str
+    text: str
+    code: str = ""
+    """A log line or command, quoted."""
+
+
+def _ticket_rows(doc: Doc) -> list[TicketLine]:
+    lookup = _Lookup(doc)
+    incidents = doc["incidents"]
+    tool = f"nccl-forensics {clean(doc['tool']['version'], 40)}, {_inputs_summary(doc)}"
+    if not incidents:
+        rows = [
+            TicketLine(label="Result", text="No failure was found in these files"),
+            TicketLine(label="Seen", text=_coverage(doc)),
+        ]
+        rows += [TicketLine(label="Problem", text=clean(p["says"], TICKET_CHARS)) for p in doc["problems"][:3]]
+        return [*rows, TicketLine(label="Made by", text=tool)]
+    rows = []
+    if len(incidents) > 1:
+        rows.append(TicketLine(label="Result", text=f"{len(incidents)} failures, in time order"))
+        for i in incidents[:3]:
+            v = i["verdict"]
+            rows.append(
+                TicketLine(
+                    label=f"No. {i['id']}",
+                    text=f"{_headline(v, lookup.host_of)} ({STATUS_WORDS[v['status']].lower()}, {_sure(v)}), "
+                    f"{moment(micros(i['onset'] or i['detected']), i.get('onset_uncertainty_s'))} UTC",
+                )
+            )
+        if len(incidents) > 3:
+            rows.append(TicketLine(label="More", text=f"{len(incidents) - 3} more failures are in the report"))
+    first = incidents[0]
+    verdict = first["verdict"]
+    facts = dict(_facts(first, lookup))
+    if len(incidents) == 1:
+        rows.append(TicketLine(label="Result", text=f"{_headline(verdict, lookup.host_of)} ({_sure(verdict)})"))
+    rows.append(TicketLine(label="Summary", text=clean(verdict["summary"], TICKET_CHARS)))
+    if len(incidents) == 1:
+        rows.append(TicketLine(label="What", text=facts["What"]))
+        rows.append(TicketLine(label="When", text=facts["When"]))
+    for item in verdict["evidence"][: 2 if len(incidents) == 1 else 1]:
+        rows.append(
+            TicketLine(
+                label="Evidence",
+                text=_where(item.get("source"), item.get("line")),
+                code=clean(item.get("text") or item["says"], 160),
+            )
+        )
+    if blameless := _not_to_blame(verdict):
+        more = f" ({len(blameless) - 1} more cleared in the report)" if len(blameless) > 1 else ""
+        rows.append(TicketLine(label="Not to blame", text=clean(f"{blameless[0][0]}: {blameless[0][1]}", 240) + more))
+    unknown = [clean(x, 240) for x in verdict["missing_evidence"][:1]]
+    if excluded := listed(verdict.get("cannot_exclude")):
+        unknown.insert(0, f"cannot be excluded: {ranks_words(excluded)}")
+    if unknown:
+        rows.append(TicketLine(label="Not known", text="; ".join(unknown)))
+    for label, action in zip(("Do first", "Then"), verdict["actions"], strict=False):
+        rows.append(
+            TicketLine(label=label, text=clean(action["do"], 240), code=clean(action.get("command") or "", 240))
+        )
+    rows = rows[: TICKET_LINES - 1]
+    return [*rows, TicketLine(label="Made by", text=tool)]
+
+
+def ticket(doc: Doc) -> str:
+    """Plain text for a terminal or a ticket: at most 12 lines, no control characters, a newline at the end."""
+    rows = _ticket_rows(doc)
+    width = max(len(r.label) for r in rows) + 2
+    lines = [f"{r.label + ':':<{width}}{r.text}{'  ' + r.code if r.code else ''}" for r in rows]
+    return "".join(line[: 2 * TICKET_CHARS].rstrip() + "\n" for line in lines)
+
+
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~!&])")
+
+
+def markdown_text(text: str) -> str:
+    """`text` with everything that Markdown or HTML could take for markup escaped."""
+    return _MARKDOWN.sub(r"\\\1", text)
+
+
+def markdown_code(text: str) -> str:
+    """`text` as a code span, whatever backticks it holds (CommonMark §6.1)."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * (longest + 1)
+    return f"{fence} {text} {fence}"
+
+
+def markdown(doc: Doc) -> str:
+    """The ticket as Markdown: the same rows, at most 12 lines."""
+    return _environment(False).get_template("ticket.md.j2").render(rows=_ticket_rows(doc))

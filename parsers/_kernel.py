@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ _PCI = re.compile(
 _DOCUMENTS = frozenset(
     {".md", ".markdown", ".rst", ".html", ".htm", ".eml", ".mbox", ".adoc", ".org", ".tex", ".ipynb"}
 )
+_LINE_END = re.compile(r"\r\n|\n|\r")
 _WORDS = re.compile(r"[A-Za-z]{2,} [A-Za-z]{2,} [A-Za-z]{2,}")
 _JSON_VALUE = re.compile(r'[:,\[]\s*\\?"$')
 _ASKING = re.compile(r"(?:example|e\.g\.|note|grep|echo|logger|see|like|says)[:,]?$", re.IGNORECASE)
@@ -64,7 +64,7 @@ def is_quoted(line: Line, text: str, start: int, *, at_start: bool = True) -> bo
     before = text[:start].rstrip()
     if not before:
         return False
-    if _JSON_VALUE.search(before):
+    if before.lstrip()[0] in '{"[' and _JSON_VALUE.search(before):
         return False
     if before[-1] in "\"'`“‘«" or before.lstrip()[0] in "|`#*>":
         return True
@@ -96,7 +96,8 @@ def is_early(line: Line) -> bool:
     return 0 <= line.stamp.wall_ns - boot.wall_ns < BOOT_NS
 
 
-def lines_of_block(line: Line, most: int) -> Iterator[str]:
-    """The texts of up to `most` lines behind `line`, as written, without line ends."""
-    for one in line.after(most):
-        yield one.raw.decode("utf-8", "backslashreplace")
+def lines_of_block(line: Line, most: int) -> list[str]:
+    """The texts of up to `most` lines behind `line`, as written, as far as a kilobyte for each reaches."""
+    window = line.window
+    text = bytes(window.buffer[line.end : min(line.end + most * 1024, window.end)]).decode("utf-8", "backslashreplace")
+    return _LINE_END.split(text)[1 : most + 1]

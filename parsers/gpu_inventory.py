@@ -251,7 +251,7 @@ def _smi_table(line: Line, found: re.Match[str]) -> Event:
         details["model"] = _identity("model", found["model"])
     if found["ecc"].isdigit():
         details["ecc_volatile_uncorrected"] = int(found["ecc"])
-    second = next(lines_of_block(line, 1), "")
+    second = next(iter(lines_of_block(line, 1)), "")
     if "ERR!" in second or "ERR!" in line.text:
         details["lost"] = True
     elif state := SMI_ROW_2.search(second):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nccl_forensics.parsers._kernel import LONGEST_MESSAGE, is_quoted, pci_address
@@ -42,6 +43,8 @@ NVLINK5 = re.compile(
 
 HARMLESS_64 = re.compile(r"already pending")
 """A second request to remap the same row: nothing failed."""
+MONITORS = frozenset({"node-problem-detector", "gpud", "dcgm-exporter", "nvidia-dcgm", "nv-hostengine", "kubelet"})
+"""Programs that repeat Xid lines in messages of their own."""
 DRIVER_LOAD_SXID = 22013
 """Printed in bursts when the driver loads."""
 
@@ -182,11 +185,23 @@ def _sxid(line: Line, found: re.Match[str]) -> Event:
     )
 
 
+def _second_hand(event: Event, program: str) -> Event:
+    """What a monitor repeats of the kernel log, at a time of its own: true, but no witness of when."""
+    role: Role = "symptom" if event.role == "cause" else event.role
+    return replace(event, role=role, details={**event.details, "reported_by": program})
+
+
 @parser(title="NVIDIA Xid and SXid", literals=["Xid (", "Xid("])
 def nvidia_xid(line: Line) -> Iterator[Event]:
-    text = line.text[:LONGEST_MESSAGE]
-    if found := XID.search(text):
-        if not is_quoted(line, text, found.start()):
-            yield _xid(line, found)
-    elif (found := SXID.search(text)) and not is_quoted(line, text, found.start()):
-        yield _sxid(line, found)
+    text, program = line.text[:LONGEST_MESSAGE], line.peeled.program
+    if program == "NVRM":  # a collector that leaves 'kernel:' out makes the driver's own tag look like a program
+        text = f"NVRM: {text}"
+    found, make = XID.search(text), _xid
+    if found is None:
+        found, make = SXID.search(text), _sxid
+    if found is None:
+        return
+    if not is_quoted(line, text, found.start()):
+        yield make(line, found)
+    elif program in MONITORS:
+        yield _second_hand(make(line, found), program)

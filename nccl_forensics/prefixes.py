@@ -87,6 +87,9 @@ _SYSLOG_REPEAT = re.compile(r"message repeated (\d{1,9}) times: \[ ?", re.ASCII)
 _LEVEL_WORDS = frozenset(("TRACE", "DEBUG", "INFO", "NOTICE", "WARN", "WARNING", "ERROR", "CRITICAL", "FATAL"))
 
 
+_NO_STAMP: Final = Stamp()
+
+
 def _kernel_message(text: str, peeled: Peeled) -> str:
     """The text behind `kernel: `: the printk stamp belongs to the same Stamp as the syslog's."""
     peeled.program, peeled.final = "kernel", True
@@ -95,22 +98,17 @@ def _kernel_message(text: str, peeled: Peeled) -> str:
         peeled.repeats = max(1, int(m[1]))
         text = text[m.end() :].removesuffix("]")
     if text.startswith("["):
-        if found := stamps.boot(text):
-            boot_ns = found[0].boot_ns
-            old = peeled.stamp
-            peeled.stamp = (
-                Stamp(
-                    wall_ns=old.wall_ns,
-                    has_year=old.has_year,
-                    zone_s=old.zone_s,
-                    boot_ns=boot_ns,
-                    resolution_ns=old.resolution_ns,
-                    drifts=old.drifts,
-                )
-                if old is not None and old.wall_ns is not None
-                else found[0]
+        if m := stamps.BOOT.match(text):
+            old = peeled.stamp or _NO_STAMP
+            peeled.stamp = Stamp(
+                wall_ns=old.wall_ns,
+                has_year=old.has_year,
+                zone_s=old.zone_s,
+                boot_ns=int(m[1]) * stamps.SECOND + int(m[2]) * 1000,
+                resolution_ns=old.resolution_ns,
+                drifts=old.drifts,
             )
-            text = _after_blank(text, found[1])
+            text = _after_blank(text, m.end())
         if text.startswith("[") and (m := _CALLER.match(text)):
             text = text[m.end() :]
     return text
@@ -1005,6 +1003,89 @@ def _layers(text: str, peeled: Peeled, line: Line) -> str:
     return text
 
 
+# --- the commonest chains, in one regex each --------------------------------------------------------------------------
+
+_KERNEL_TAIL = re.compile(
+    r" ([\w.-]{1,255}) kernel: (?:\[ *(\d{1,10})\.(\d{6})\] )?(?![\[ ]|message repeated)", re.ASCII
+)
+_PRINTK = re.compile(
+    r"\[ *(\d{1,10})\.(\d{6})\] (?!\[|kernel:|[\w.-]{1,64} (?:kernel:|[\w./@-]{1,64}\[\d{1,9}\]: ))", re.ASCII
+)
+_RANK_C10 = re.compile(
+    r"(?:\[default(\d{1,6})\]:)?\[rank(\d{1,7})\]: ?\[[EWIF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{6,9})"
+    r"(?: \d{1,20})? [^\s\]]{1,300}\.[a-zA-Z]{1,4}:\d{1,7}\] ?",
+    re.ASCII,
+)
+
+
+def _kernel_line(text: str, peeled: Peeled) -> str | None:
+    """`Mar  4 10:19:54 host kernel: [191234.567013] ` and the same behind an ISO time."""
+    found = stamps.iso(text) if text[0] in "12" else stamps.syslog(text)
+    m = _KERNEL_TAIL.match(text, found[1]) if found else None
+    if found is None or m is None or text[-1] == ">":
+        return None
+    stamp = found[0]
+    host, seconds, micros = m.groups()
+    if seconds is not None:
+        stamp = Stamp(
+            wall_ns=stamp.wall_ns,
+            has_year=stamp.has_year,
+            zone_s=stamp.zone_s,
+            boot_ns=int(seconds) * stamps.SECOND + int(micros) * 1000,
+            resolution_ns=stamp.resolution_ns,
+        )
+    peeled.stamp, peeled.host, peeled.program, peeled.final = stamp, host, "kernel", True
+    return text[m.end() :]
+
+
+def _printk_line(text: str, peeled: Peeled) -> str | None:
+    """`[191234.567013] `."""
+    m = _PRINTK.match(text)
+    if m is None:
+        return None
+    peeled.stamp = Stamp(boot_ns=int(m[1]) * stamps.SECOND + int(m[2]) * 1000)
+    peeled.program, peeled.final = "kernel", True
+    return text[m.end() :]
+
+
+def _rank_line(text: str, peeled: Peeled) -> str | None:
+    """`[default3]:[rank11]:[E321 10:21:33.000421007 ProcessGroupNCCL.cpp:629] `, with or without the first."""
+    m = _RANK_C10.match(text)
+    if m is None:
+        return None
+    local, rank, month, day, hour, minute, second, fraction = m.groups()
+    stamp = stamps.wall(None, month, day, hour, minute, second, fraction)
+    if stamp is None:
+        return None
+    peeled.stamp, peeled.rank, peeled.final = stamp, int(rank), True
+    if local is not None:
+        peeled.local_rank = int(local)
+    return text[m.end() :]
+
+
+_SHAPES: Final = (_kernel_line, _printk_line, _rank_line)
+_LESSONS: Final = 32
+"""How often in a file a chain may be looked for anew, when a line is not of the shape that was seen last."""
+
+
+def _unwrap(text: str, peeled: Peeled, line: Line) -> str:
+    """All layers off: by the shape of this file's last line if it fits, else layer by layer."""
+    state = line.window.state
+    shape = state.get("shape")
+    if shape is not None and text and (quick := shape(text, peeled)) is not None:
+        return str(quick)
+    rest = _layers(text, peeled, line)
+    lessons = state.get("lessons", 0)
+    if peeled.final and lessons < _LESSONS:
+        state["lessons"] = lessons + 1
+        for candidate in _SHAPES:
+            trial = Peeled(text)
+            if candidate(text, trial) == rest and trial == peeled:  # it must say the same as the layers did
+                state["shape"] = candidate
+                break
+    return rest
+
+
 # --- glue -------------------------------------------------------------------------------------------------------------
 
 _ANSI = re.compile(
@@ -1013,13 +1094,17 @@ _ANSI = re.compile(
 _INNER = re.compile(
     r"\[rank\d{1,7}\]: ?(?:\[[EWIF][^\]\n]{3,240}:\d{1,7}\] |Traceback \(most recent call last\):)?"
     r"|\[[EWIF](?:\d{3,4} \d\d:\d\d:\d\d\.\d{6,9})? [\w./+-]{1,200}\.(?:cpp|cc|cu|cuh|hpp|h):\d{1,7}\] "
-    r"|Traceback \(most recent call last\):"
-    r"|(?<![\w.:/-])[A-Za-z][\w.-]{0,100}:\d{1,9}:\d{1,9} \[\d{1,4}\] "
+    r"|Traceback \(most recent call last\):",
+    re.ASCII,
+)
+_INNER_NCCL = re.compile(
+    r"(?<![\w.:/-])[A-Za-z][\w.-]{0,100}:\d{1,9}:\d{1,9} \[\d{1,4}\] "
     r"(?=[\w./]{0,60}(?::\d{1,6} )?(?:\([\w]{1,60}\) )?NCCL )",
     re.ASCII,
 )
 _BAR = re.compile(
-    r"\d\S{0,12}/\S{1,12} \[[\d:]{4,12}<[^\]\n]{1,300}\]|%\|[^|\n]{0,200}\|[^\[\n]{0,80}\[[\d:]{4,12}<[^\]\n]{1,300}\]"
+    r"\d\S{0,12}/\S{1,12} \[[\d:]{4,12}<[^\]\[\n]{1,300}\]"
+    r"|%\|[^|\n]{0,200}\|[^\[\n]{0,80}\[[\d:]{4,12}<[^\]\[\n]{1,300}\]"
 )
 _BEFORE_INNER = re.compile(r"(?:^|[\]\s.;])([A-Za-z0-9](?:[\w.-]{0,61}[A-Za-z0-9])?): $", re.ASCII)
 
@@ -1038,6 +1123,8 @@ def _unglue(text: str, peeled: Peeled, line: Line) -> str:
     # A traceback is quoted in prose too ("hit an exception: Traceback …"): only behind a bar was it glued.
     bar = text.find("%|") if "%|" in text else text.find("it/s")
     starts = [m.start() for m in _INNER.finditer(text) if m.start() == 0 or m[0][0] != "T" or 0 <= bar < m.start()]
+    if "NCCL " in text:
+        starts = sorted(starts + [m.start() for m in _INNER_NCCL.finditer(text)])
     if starts and starts[-1] > 0:
         hit = _hit(text, line) if line.hits else starts[0] or starts[1]
         begin = max((at for at in starts if at <= hit), default=0)
@@ -1127,7 +1214,7 @@ def peel(line: Line) -> Peeled:
     start = line.start
     if start and line.window.buffer[start - 1] == 0x0D:
         _from_line_head(peeled, line)
-    rest = _layers(text, peeled, line)
+    rest = _unwrap(text, peeled, line) if peeled.stamp is None else _layers(text, peeled, line)
     if rest is text and (text.startswith("    ") or "records" in state):
         if text.startswith("    ") and state.get("verbose", 0) < 8:
             if (body_text := _verbose(text, peeled, line)) is not None:
@@ -1141,12 +1228,14 @@ def peel(line: Line) -> Peeled:
         _continue(peeled, line)
         if peeled.program == "kernel":
             rest = rest.lstrip(" ")
-    if peeled.program != "kernel" and (
-        "[rank" in rest or ".cpp:" in rest or "NCCL " in rest or "Traceback (" in rest or "it]" in rest or "/s" in rest
-    ):
-        rest = _unglue(rest, peeled, line)
-        if "NCCL " in rest and (m := _NCCL.match(rest)):
+    if peeled.program != "kernel":
+        nccl = "NCCL " in rest
+        if nccl and (m := _NCCL.match(rest)) and "[rank" not in rest:
             peeled.host, peeled.pid = peeled.host or m[1], int(m[2])
+        elif nccl or "[rank" in rest or "%|" in rest or "it/s" in rest or (".cpp:" in rest and "[E" in rest):
+            rest = _unglue(rest, peeled, line)
+            if nccl and (m := _NCCL.match(rest)):
+                peeled.host, peeled.pid = peeled.host or m[1], int(m[2])
     peeled.text = rest
     return peeled
 

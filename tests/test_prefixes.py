@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nccl_forensics.model import Stamp
-from nccl_forensics.prefixes import Peeled, peel
+from nccl_forensics.prefixes import _SHAPES, Peeled, _layers, peel
 from nccl_forensics.scan import Line, Scanner, Window
 
 CASES = sorted((Path(__file__).parent / "cases" / "prefixes").glob("*.log"))
@@ -87,6 +87,18 @@ def rows(case: Path) -> list[dict[str, object]]:
 def test_case(case: Path) -> None:
     wanted = [json.loads(line) for line in case.with_suffix(".json").read_text(encoding="utf-8").splitlines()]
     assert rows(case) == wanted
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_a_known_shape_changes_nothing(case: Path) -> None:
+    """What a file's earlier lines taught makes the next ones faster, not different."""
+    for line in lines(case.read_bytes()):
+        for shape in _SHAPES:
+            slow, quick = Peeled(""), Peeled("")
+            text = line.raw.decode("utf-8", "backslashreplace")
+            rest = shape(text, quick)
+            if rest is not None:
+                assert (_layers(text, slow, line), slow) == (rest, quick)
 
 
 # --- one incident in every container of the kernel's log ------------------------------------------------------------

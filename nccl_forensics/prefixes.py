@@ -396,10 +396,11 @@ def _iso(text: str, peeled: Peeled, line: Line) -> str | None:
             return text[m.end() :]
         if text.startswith(("|", " In(", " Wa(", " Er("), end) and (m := _GUEST.match(text, end)):
             return text[m.end() :]
-        utc = text[end - 1] == "Z"
         m = _SYSLOG_TAIL.match(text, end)
-        # A collector's Z before `word word: ` may be any program's line; rsyslog's needs the kernel or a pid.
-        if m is not None and m[1] and (not utc or m[2] == "kernel" or m[3]):
+        # `word word: ` may be any program's line: a system log's has the kernel or a pid, or the host of such a line.
+        state = line.window.state
+        if m is not None and m[1] and (m[2] == "kernel" or m[3] or state.get("node") == m[1]):
+            state["node"] = m[1]
             rest = _syslog_tail(text, m, peeled)
             if rest is not None:
                 return rest
@@ -836,7 +837,12 @@ def _agree(line: Line, pattern: re.Pattern[str], share: float, word: str | None)
     """
     yes = voters = same = 0
     for near in (line, *line.before(VOTERS), *line.after(VOTERS)):
-        text = near.raw[:300].decode("utf-8", "replace").lstrip("\x00")
+        text = _decode(near.raw[:300]).lstrip("\x00")
+        if text[:2] in ("19", "20") and (
+            found := stamps.iso(text)
+        ):  # a collector's stamp outside of the launcher's tag
+            cri = _CRI.match(text, found[1])
+            text = text[cri.end() :] if cri else text[found[1] :].removeprefix(" ")
         m = pattern.match(text)
         if m is None and (not text.strip() or "%|" in text or text.startswith((" ", "\t", "#", "Traceback"))):
             continue
@@ -1165,13 +1171,19 @@ def _from_line_head(peeled: Peeled, line: Line) -> None:
     peeled.stamp = other.outer or (other.stamp if other.stamp and other.stamp.zone_s is not None else None)
 
 
+_CONTINUED: Final = " " * 10
+"""dmesg and journalctl indent a record's further lines by the width of the stamp, 14 blanks or more."""
+_RECORD_LINES: Final = 6
+"""The driver's longest multi-line print has three (a judgement: twice that)."""
+
+
 def _continue(peeled: Peeled, line: Line) -> None:
     """An indented line without a stamp is the rest of the kernel record above it (the driver's multi-line prints)."""
-    for above in line.before(VOTERS):
+    for above in line.before(_RECORD_LINES):
         raw = _decode(above.raw)
         other = Peeled(raw)
         text = _layers(raw, other, line)
-        if not text.startswith("    ") or (other.stamp is not None and other.stamp.boot_ns is not None):
+        if not text.startswith(_CONTINUED) or (other.stamp is not None and other.stamp.boot_ns is not None):
             if other.program == "kernel":
                 peeled.stamp, peeled.host, peeled.program = other.stamp, other.host, other.program
                 peeled.outer = peeled.outer or other.outer
@@ -1224,7 +1236,7 @@ def peel(line: Line) -> Peeled:
         elif state.get("records") == "export" and peeled.stamp is None:
             _export_record(peeled, line)
             return peeled
-    if rest.startswith("    ") and (peeled.stamp is None or peeled.stamp.boot_ns is None):
+    if rest.startswith(_CONTINUED) and (peeled.stamp is None or peeled.stamp.boot_ns is None):
         _continue(peeled, line)
         if peeled.program == "kernel":
             rest = rest.lstrip(" ")

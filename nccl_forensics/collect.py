@@ -566,7 +566,9 @@ def _inflater() -> tuple[Callable[[], Engine], Callable[[Any, int], int], tuple[
 
         def step(feed: memoryview, most: int) -> tuple[bytes, int, bytes | None]:
             out = one.decompress(feed, most)
-            return out, len(feed) - len(one.unconsumed_tail) - len(one.unused_data), b"" if one.eof else None
+            if one.eof:  # unconsumed_tail may then be an old one
+                return out, len(feed) - len(one.unused_data), b""
+            return out, len(feed) - len(one.unconsumed_tail), None
 
         return step
 
@@ -679,6 +681,9 @@ class _Unpack(_Reader):
 
     def _damaged(self, why: str, view: memoryview) -> int:
         """What to do about damage; how many bytes were put into `view`."""
+        if why == "Memory usage limit exceeded":  # liblzma's words
+            self._stop(f"needs more than {_amount(LZMA_MEMORY)} of memory to unpack: unpack it with {self.tool}")
+            return 0
         self._stop(
             f"the {self.name} stream is damaged after {_amount(self._given)} of text ({why}). "
             f"Copy it again in binary mode, or try {self.tool}"
@@ -986,7 +991,7 @@ class _Zstd(_Reader):
                 self.trouble = over
                 break
             try:
-                n = self._stream.readinto(view[got : got + STEP])
+                n = self._stream.readinto(view[got : got + 2 * STEP])  # a block at most
             except self._error as error:
                 why = str(error).removeprefix("zstd decompress error: ")
                 self.trouble = (
@@ -1178,18 +1183,20 @@ def _encoding(head: bytes) -> tuple[str | None, int]:
     return None, 0
 
 
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff]")
-
-
 def _shown(name: str | bytes, most: int = LONGEST_NAME) -> str:
-    """A name fit to be shown: valid Unicode, no control characters, not too long."""
+    """A name fit to be shown: valid Unicode, nothing that cannot be printed or turns the line round, not too long."""
     if isinstance(name, str):
         name = os.fsencode(name) if any("\udc80" <= x <= "\udcff" for x in name) else name.encode("utf-8", "replace")
     text = name[: 16 * most].decode("utf-8", "backslashreplace")
-    text = _UNSAFE.sub(lambda m: f"\\x{ord(m[0]):02x}" if ord(m[0]) < 256 else f"\\u{ord(m[0]):04x}", text)
     if len(text) > most:
         text = f"{text[: most // 2]}…{text[-most // 2 :]}"
-    return text
+    if text.isprintable():
+        return text
+    return "".join(x if x.isprintable() else _escaped(ord(x)) for x in text)
+
+
+def _escaped(code: int) -> str:
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
 
 
 def _last(path: str) -> str:
@@ -1301,6 +1308,10 @@ def _unpacked(make: Callable[[_Reader, _Meter], _Reader | None]) -> Layer:
     return layer
 
 
+def _members(n: int) -> str:
+    return "1 member" if n == 1 else f"{n:,} members"
+
+
 def _full(place: _Place, meter: _Meter) -> Source | None:
     """The row that ends an archive, if a limit does."""
     if meter.totals.members >= meter.limits.members:
@@ -1402,7 +1413,7 @@ def _tar(reader: _Reader, archive: _Place, meter: _Meter) -> Iterator[Source]:
         if len(block) < 512:
             if reader.trouble or block or not zeros:
                 why = reader.trouble or "the tar has no end mark: it breaks off. Copy it again"
-                yield archive.refused(f"{why} ({found:,} members come before)", "partial" if found else "failed")
+                yield archive.refused(f"{why} ({_members(found)} before it)", "partial" if found else "failed")
             break
         if not block.strip(b"\0"):
             zeros += 1
@@ -1415,7 +1426,7 @@ def _tar(reader: _Reader, archive: _Place, meter: _Meter) -> Iterator[Source]:
             skipped = _to_header(reader, meter) if damaged <= RESTARTS else None
             rest = "the rest was not read" if skipped is None else f"{_amount(skipped + 512)} were left out"
             yield archive.refused(
-                f"a tar header is damaged after {found:,} members: {rest}. Copy the archive again in binary mode",
+                f"a tar header is damaged after {_members(found)}: {rest}. Copy the archive again in binary mode",
                 "partial" if found or skipped is not None else "failed",
             )
             if skipped is None:
@@ -1630,7 +1641,7 @@ def _zip_by_table(
             return
         head = _bytes_at(table, at, 46)
         if not head.startswith(b"PK\x01\x02") or len(head) < 46:
-            yield archive.refused(f"the zip's table is damaged after {found:,} members. Copy it again", "partial")
+            yield archive.refused(f"the zip's table is damaged after {_members(found)}. Copy it again", "partial")
             return
         flags, method = struct.unpack_from("<HH", head, 8)
         crc, packed, size, name_n, extra_n, comment_n = struct.unpack_from("<IIIHHH", head, 16)
@@ -1677,8 +1688,11 @@ def _zip_lzma(packed: _Reader, meter: _Meter) -> _Reader:
     """LZMA in a zip: version, length of the properties, properties, raw stream (APPNOTE 5.8)."""
     head = packed.read(9)
     if len(head) < 9 or head[2:4] != b"\x05\0" or head[4] >= 225 or int.from_bytes(head[5:9], "little") > LZMA_MEMORY:
-        packed.trouble = packed.trouble or "its LZMA header is damaged, or wants too much memory: unpack the zip (7z x)"
-        return packed
+        nothing = _Memory(b"")
+        nothing.trouble = (
+            packed.trouble or "its LZMA header is damaged, or wants too much memory: unpack the zip (7z x)"
+        )
+        return nothing
     lc, rest = head[4] % 9, head[4] // 9
     filters = [
         {
@@ -1776,7 +1790,7 @@ def _zip_forwards(reader: _Reader, archive: _Place, meter: _Meter, cut: str) -> 
     if not cut and reader.peek(4)[:4] not in (b"PK\x01\x02", b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x08"):
         cut = reader.trouble or "the zip breaks off or is damaged here. Copy it again"
     if cut:
-        yield archive.refused(f"{cut} ({found:,} members were found)", "partial" if found else "failed")
+        yield archive.refused(f"{cut} ({_members(found)} found)", "partial" if found else "failed")
     elif not found:
         yield archive.refused("an archive without a file in it")
 

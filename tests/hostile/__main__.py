@@ -1,0 +1,6 @@
+import sys
+from pathlib import Path
+
+from hostile import write
+
+print(write(Path(sys.argv[1])))

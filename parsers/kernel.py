@@ -79,6 +79,24 @@ GHES_SEVERITY = re.compile(r"event severity: (\w+)")
 AER_BIT = re.compile(r"\[ ?\d{1,2}\] (\w[\w ]{1,30}?\w)(?:\s{2,}|\s*\(First\)|\s*$)")
 AER_BLOCK = 8
 """Lines that one AER report prints behind its first one, at most."""
+FRAME = re.compile(r"\b([A-Za-z_][\w.]{1,60})\+0x[0-9a-f]+/0x[0-9a-f]+(?: \[(\w{1,40})\])?")
+"""A call in a kernel stack, and its module."""
+STORAGE = re.compile(
+    r"^(?:nfs|nfsv4|sunrpc|lustre|lov|osc|mdc|ptlrpc|ceph|libceph|cifs|fuse|xfs|ext4|jbd2|btrfs|nvme|md_mod)$"
+)
+STORAGE_CALL = re.compile(
+    r"^(?:nfs\d?_|rpc_wait|xfs_|ext4_|jbd2_|btrfs_|blk_|io_schedule|wait_on_page|folio_wait|submit_bio)"
+)
+GPU_MODULE = re.compile(r"^nvidia(?:_uvm|_modeset|_drm)?$")
+STACK = 40
+"""Lines of a kernel stack that are read."""
+LAST_LINES = 200
+"""Lines before a boot among which an orderly shutdown shows; our judgement."""
+NEW_BOOT = re.compile(r"Linux version \d|^-- (?:Boot|Reboot)\b")
+ORDERLY = re.compile(
+    r"systemd-shutdown\[1\]|Reached target (?:System )?(?:Power.?Off|Reboot|Shutdown|Halt)|reboot: |Journal stopped"
+    r"|systemd\[1\]: Shutting down"
+)
 MCI_STATUS_UC = 1 << 61
 """IA32_MCi_STATUS, bit 61: the error was not corrected (Intel SDM volume 3B, chapter 'Machine-Check Architecture')."""
 
@@ -154,6 +172,49 @@ def _lspci_function(line: Line) -> tuple[str | None, bool]:
     return pci_address(devices[-1]["pci"]), IS_GPU.search(devices[-1]["class"]) is not None
 
 
+def _stack(line: Line, details: dict[str, Detail]) -> None:
+    """What a blocked task waits for, from the stack that the kernel prints behind the message."""
+    calls: list[tuple[str, str]] = []
+    for text in lines_of_block(line, STACK):
+        if "</TASK>" in text or "INFO: task" in text:
+            break
+        if found := FRAME.search(text):
+            calls.append((found[1], found[2] or ""))
+    if not calls:
+        return
+    details["frames"] = tuple(f"{name} [{module}]" if module else name for name, module in calls[:8])
+    if any(GPU_MODULE.match(module) for _, module in calls):
+        details["waits_on"] = "gpu"
+    elif any(STORAGE.match(module) or STORAGE_CALL.match(name) for name, module in calls):
+        details["waits_on"] = "storage"
+
+
+def _end_of_the_boot_before(line: Line, details: dict[str, Detail]) -> None:
+    """When the boot before was last heard of, on the clock as written, and whether it was shut down.
+
+    `orderly` is only there if the log is one that would show a shutdown: it has lines of systemd.
+    """
+    written: list[str] = []
+    for one in line.before(LAST_LINES):
+        text = one.raw.decode("utf-8", "replace")
+        if NEW_BOOT.search(text):
+            if written:
+                break  # that is another boot's end
+            continue  # '-- Boot …' and 'Linux version' stand together
+        written.append(text)
+        if (
+            len(written) <= 5
+            and "last_wall_ns" not in details
+            and one.stamp is not None
+            and one.stamp.wall_ns is not None
+        ):
+            details["last_wall_ns"] = one.stamp.wall_ns
+    if any(ORDERLY.search(text) for text in written):
+        details["orderly"] = True
+    elif any("systemd" in text for text in written):
+        details["orderly"] = False
+
+
 def _join(
     line: Line, entry: KernelEntry, details: dict[str, Detail], role: Role, severity: Severity
 ) -> tuple[Role, Severity, str | None]:
@@ -193,6 +254,10 @@ def _join(
         if not int(str(details["status"]), 16) & MCI_STATUS_UC:
             details["corrected"] = True
             role, severity = "context", "warning"
+    elif entry.id == "hung-task":
+        _stack(line, details)
+    elif entry.id == "boot-start":
+        _end_of_the_boot_before(line, details)
     elif entry.id == "ghes-device":
         for before in line.before(14):
             if found := GHES_SEVERITY.search(before.text):
@@ -293,7 +358,7 @@ def _event(line: Line, text: str, entry: KernelEntry, found: re.Match[str], host
         entry.id,
         role=role,
         severity=severity,
-        cause=entry.cause,
+        cause=None if details.get("waits_on") == "gpu" else entry.cause,
         details=details,
         pid=pid if isinstance(pid, int) and pid else None,
         gpu_pci=gpu,

@@ -80,9 +80,18 @@ def summary(verdict: Verdict, top: Hypothesis | None, case: Case) -> str:
     head += "."
     if stuck and not waiting and not verdict.ranks:
         waiting = f" The job stopped in {stuck}."
-    lead = max(top.findings, key=lambda f: f.weight) if top.findings else None
-    why = f" {lead.says[0].upper()}{lead.says[1:]}." if lead is not None else ""
-    return f"{head}{why}{waiting}".replace("..", ".")
+    own = [f for f in top.findings if f.cause == top.cause and f.weight > 0]
+    said = [max(own, key=lambda f: f.weight).says] if own else []
+    placed = [f for f in top.findings if f.cause != top.cause and f.cause in LOCATES and f.weight > 0]
+    if placed:
+        said.append(max(placed, key=lambda f: f.weight).says)
+        waiting = ""
+    why = "".join(f" {s[0].upper()}{s[1:].rstrip('.')}." for s in said)
+    return f"{head}{why}{waiting}"
+
+
+LOCATES = frozenset({"rank_not_arrived", "process_missing", "rank_slow"})
+"""Causes that only say who, not why."""
 
 
 def _onset(top: Hypothesis) -> int | None:

@@ -52,6 +52,34 @@ def parse_zone(text: str) -> tzinfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Arrival:
+    """When the first and the last rank entered a collective, UTC ns, as dumps tell."""
+
+    seq: int | None
+    first_ns: int
+    last_ns: int
+
+
+HOST_FORMATS = frozenset(
+    {
+        "kernel",
+        "journal",
+        "journal-json",
+        "journal-export",
+        "syslog",
+        "nvidia-bug-report",
+        "fabric-manager",
+        "nvidia-smi",
+    }
+)
+"""Files that a host writes on its own clock; a job's log is often written in a container, on UTC."""
+COINCIDENCE_S = 60
+"""A lost GPU stops its peers within the next collective; only used to choose between two zones. Our judgement."""
+SKEW_S = 120
+"""How far a host's clock may be off when a zone is deduced from dumps: far less than a quarter of an hour."""
+
+
+@dataclass(frozen=True, slots=True)
 class Aligned:
     events: tuple[Event, ...]
     """By reference time; those with none stand where their neighbours in the file put them."""
@@ -112,9 +140,11 @@ def _boots(events: Sequence[Event]) -> dict[int, int]:
     return found
 
 
-def _years(events: Sequence[Event], rows: Mapping[str, InputRow], declared: int | None) -> dict[str, int | None]:
+def _years(
+    events: Sequence[Event], rows: Mapping[str, InputRow], declared: int | None, arrivals: Sequence[Arrival]
+) -> dict[str, int | None]:
     """File → year of its newest line that was written without one."""
-    dated: list[tuple[str | None, str, int]] = []
+    dated: list[tuple[str | None, str, int]] = [(None, "", a.last_ns) for a in arrivals]
     need: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         stamp = event.stamp
@@ -127,28 +157,28 @@ def _years(events: Sequence[Event], rows: Mapping[str, InputRow], declared: int 
             dated.append((event.host, event.evidence.source, epoch))
     found: dict[str, int | None] = {}
     for source, inside in need.items():
-        newest = inside[-1].stamp.wall_ns  # type: ignore[union-attr]
-        assert newest is not None
         if declared is not None:
             found[source] = declared
             continue
+        walls = sorted(
+            {e.stamp.wall_ns // DAY * DAY for e in inside if e.stamp is not None and e.stamp.wall_ns is not None}
+        )
         host = inside[-1].host
         ranked = sorted(dated, key=lambda d: (d[1] != source, not (d[0] and host and same_host(d[0], host))))
         year = None
-        for _, _, wall in ranked:
-            base = datetime.fromtimestamp(wall / SECOND, timezone.utc).year
-            near = [y for y in (base - 1, base, base + 1) if abs(with_year(newest, y) - wall) <= NEAR_DAYS * DAY]
+        for _, _, full in ranked:
+            base = datetime.fromtimestamp(full // SECOND, timezone.utc).year
+            near = [
+                y for w in walls for y in (base - 1, base, base + 1) if abs(with_year(w, y) - full) <= NEAR_DAYS * DAY
+            ]
             if near:
-                year = near[0]
+                year = max(near)
                 break
-        if year is None and (
-            stem := re.search(r"(?<!\d)(20\d\d)(\d\d)(\d\d)(?!\d)", source.rsplit("!", 1)[-1].rsplit("/", 1)[-1])
-        ):
-            wall = int(datetime(int(stem[1]), 1, 1, tzinfo=timezone.utc).timestamp()) * SECOND
+        stem = re.search(r"(?<!\d)(20\d\d)(\d\d)(\d\d)(?!\d)", re.split(r"[/!]", source)[-1])
+        if year is None and stem:
             # logrotate's dateext: the file was rotated on that day, so its lines are no younger
-            rotated = f"{stem[2]}{stem[3]}"
-            last = datetime.fromtimestamp(newest / SECOND, timezone.utc).strftime("%m%d")
-            year = int(stem[1]) if last <= rotated else int(stem[1]) - 1
+            last = datetime.fromtimestamp(walls[-1] // SECOND, timezone.utc).strftime("%m%d")
+            year = int(stem[1]) if last <= f"{stem[2]}{stem[3]}" else int(stem[1]) - 1
         found[source] = year
     return found
 
@@ -182,17 +212,20 @@ def align(
     *,
     zone: tzinfo | None = None,
     year: int | None = None,
+    arrivals: Sequence[Arrival] = (),
 ) -> Aligned:
     """`events` (in file order) with time_ns, uncertainty_ns, time_basis, boot and clock filled in, sorted.
 
-    `zone` and `year` are the user's word for stamps that were written without.
+    `zone` and `year` are the user's word for stamps that were written without; `arrivals` come from Flight Recorder
+    dumps, whose times are UTC.
     """
     by_path = {row.path: row for row in rows}
     boots = _boots(events)
-    years = _years(events, by_path, year)
+    years = _years(events, by_path, year, arrivals)
     walls = _walls(events, years)
-    zones = _zones(events, walls)
-    offsets = _boot_offsets(events, walls, zones, zone, boots)
+    zones = _zones(events, walls, by_path)
+    zones.update(_job_zones(events, walls, by_path, zones, arrivals))
+    offsets = _boot_offsets(events, walls, zones, zone, boots, by_path)
 
     clocks: dict[str, ClockRow] = {}
     assumed: set[str] = set()
@@ -202,8 +235,8 @@ def align(
         time_ns = uncertainty = clock = None
         if stamp is not None and stamp.wall_ns is not None:
             wall = walls[id(event)]
-            shift, basis, note = _zone_of(stamp, wall, event, zones, zone)
-            clock = _clock_name(event, basis)
+            shift, basis, note = _zone_of(stamp, wall, event, zones, zone, by_path)
+            clock = _clock_name(event, basis, by_path)
             time_ns = wall - shift
             uncertainty = _uncertainty(stamp)
             dated = stamp.has_year or years.get(event.evidence.source) is not None
@@ -255,6 +288,9 @@ def align(
                     ),
                 )
         has_boot = stamp is not None and (stamp.boot_ns is not None or boots[id(event)] < 0)
+        row = by_path.get(event.evidence.source)
+        if row is not None and row.format == "nvidia-bug-report":
+            has_boot = False  # it holds the same boots several times over, newest first
         placed.append(
             replace(
                 event,
@@ -276,12 +312,78 @@ def _uncertainty(stamp: Stamp) -> int:
     return spread
 
 
-def _zones(events: Sequence[Event], walls: Mapping[int, int]) -> dict[str, tuple[int, str]]:
+def _of_host(event: Event, rows: Mapping[str, InputRow]) -> bool:
+    row = rows.get(event.evidence.source)
+    return row is not None and row.format in HOST_FORMATS
+
+
+def _job_zones(
+    events: Sequence[Event],
+    walls: Mapping[int, int],
+    rows: Mapping[str, InputRow],
+    zones: Mapping[str, tuple[int, str]],
+    arrivals: Sequence[Arrival],
+) -> dict[str, tuple[int, str]]:
+    """Zones of job logs that write none: from the dumps' UTC, else from a lost GPU of a host whose zone is known."""
+    found: dict[str, tuple[int, str]] = {}
+    lost: list[tuple[str, int]] = []
+    for event in events:
+        if event.kind == "xid" and event.details.get("xid") == 79 and event.host and id(event) in walls:
+            known = zones.get(event.evidence.source) or zones.get(f"host:{short(event.host)}")
+            if known is not None or (event.stamp is not None and event.stamp.zone_s is not None):
+                lost.append((short(event.host), id(event)))
+    waits: dict[str, int] = {}
+    for event in events:
+        if isinstance(waited := event.details.get("waited_ms"), int):
+            waits[event.evidence.source] = max(waits.get(event.evidence.source, 0), waited * 1_000_000)
+    owners: dict[str, str] = {}
+    for event in events:
+        source, stamp, waited = event.evidence.source, event.stamp, event.details.get("waited_ms")
+        if stamp is None or stamp.wall_ns is None or stamp.zone_s is not None or _of_host(event, rows):
+            continue
+        if event.host is not None:
+            owners[source] = short(event.host)
+        if source in found or not (isinstance(waited, int) or event.kind == "exit"):
+            continue
+        # a process ends up to minutes after its watchdog gave up
+        slack = COINCIDENCE_S if isinstance(waited, int) else COINCIDENCE_S * 5
+        began = walls[id(event)] - (waited * 1_000_000 if isinstance(waited, int) else waits.get(source, 0))
+        for arrival in arrivals:
+            if arrival.seq == event.details.get("seq") and is_dated(began):
+                east = round((began - arrival.last_ns) / QUARTER) * QUARTER
+                if abs(began - arrival.last_ns - east) <= SKEW_S * SECOND and abs(east) <= 14 * 3600 * SECOND:
+                    found[source] = (east, "its collectives stand in Flight Recorder dumps, which write UTC")
+                    break
+        for host, number in lost:
+            if source in found or event.host is None or host != short(event.host):
+                continue
+            its = zones.get(f"host:{host}")
+            for east in sorted({0, its[0] if its else 0}):
+                struck = walls[number] - (its[0] if its else 0)
+                if -2 * SECOND <= began - east - struck <= slack * SECOND:
+                    found[source] = (
+                        east,
+                        "read so, its ranks began to wait just after the GPU was lost; read in the host's other zone, hours apart",
+                    )
+    by_owner: dict[str, set[tuple[int, str]]] = defaultdict(set)
+    for source, known in found.items():
+        if source in owners:
+            by_owner[owners[source]].add(known)
+    for source, owner in owners.items():
+        if source not in found and len({east for east, _ in by_owner[owner]}) == 1:
+            found[source] = (next(iter(by_owner[owner]))[0], "as the other job logs of this host")
+    return found
+
+
+def _zones(
+    events: Sequence[Event], walls: Mapping[int, int], rows: Mapping[str, InputRow]
+) -> dict[str, tuple[int, str]]:
     """File or host (as 'host:NAME') → (ns east of UTC, how that is known), from what the files show."""
     found: dict[str, tuple[int, str]] = {}
     for event in events:
         stamp, epoch = event.stamp, event.details.get("epoch_ns")
-        keys = [event.evidence.source] + ([f"host:{short(event.host)}"] if event.host else [])
+        of_host = [f"host:{short(event.host)}"] if event.host and _of_host(event, rows) else []
+        keys = [event.evidence.source, *of_host]
         if isinstance(east := event.details.get("zone_s"), int):
             for key in keys:
                 found.setdefault(key, (east * SECOND, f"{event.evidence.source} states its zone"))
@@ -317,7 +419,12 @@ def _zones(events: Sequence[Event], walls: Mapping[int, int]) -> dict[str, tuple
 
 
 def _zone_of(
-    stamp: Stamp, wall: int, event: Event, zones: Mapping[str, tuple[int, str]], declared: tzinfo | None
+    stamp: Stamp,
+    wall: int,
+    event: Event,
+    zones: Mapping[str, tuple[int, str]],
+    declared: tzinfo | None,
+    rows: Mapping[str, InputRow],
 ) -> tuple[int, str, str | None]:
     """(ns east of UTC, basis, note)."""
     if stamp.zone_s is not None:
@@ -326,18 +433,16 @@ def _zone_of(
         moment = datetime.fromtimestamp(wall // SECOND, timezone.utc).replace(tzinfo=None)
         east = declared.utcoffset(moment) or timedelta(0)
         return int(east.total_seconds()) * SECOND, "declared", "zone given with --timezone"
-    host_key = f"host:{short(event.host)}" if event.host else ""
-    kernelish = event.stamp is not None and event.details.get("container") is None
-    if found := zones.get(event.evidence.source) or (zones.get(host_key) if kernelish else None):
+    host_key = f"host:{short(event.host)}" if event.host and _of_host(event, rows) else ""
+    if found := zones.get(event.evidence.source) or zones.get(host_key):
         return found[0], "shared-event", found[1]
     return 0, "assumed", "no zone is written; read as UTC (give --timezone to change that)"
 
 
-def _clock_name(event: Event, basis: str) -> str:
+def _clock_name(event: Event, basis: str, rows: Mapping[str, InputRow]) -> str:
     owner = event.host or event.evidence.source
-    return f"{owner}: {'wall clock' if basis != 'reference' else 'wall clock with zone'}" + (
-        "" if event.host else " of that file"
-    )
+    whose = "wall clock" if _of_host(event, rows) else "clock of the job's log"
+    return f"{owner}: {whose}" + (", zone written" if basis == "reference" else "")
 
 
 def _boot_offsets(
@@ -346,6 +451,7 @@ def _boot_offsets(
     zones: Mapping[str, tuple[int, str]],
     declared: tzinfo | None,
     boots: Mapping[int, int],
+    rows: Mapping[str, InputRow],
 ) -> dict[tuple[str, int], tuple[int, int, bool]]:
     """(file, boot) → (ns to add to its kernel clock, error bar ns, is the zone only assumed?)."""
     samples: dict[tuple[str, int], list[tuple[int, int, bool]]] = defaultdict(list)
@@ -361,7 +467,7 @@ def _boot_offsets(
             samples[key].append((epoch - stamp.boot_ns, 2 * SECOND, False))
         if stamp.wall_ns is not None and stamp.boot_ns > 60 * SECOND:  # before, the stamp is that of ingestion
             wall = walls[id(event)]
-            shift, basis, _ = _zone_of(stamp, wall, event, zones, declared)
+            shift, basis, _ = _zone_of(stamp, wall, event, zones, declared, rows)
             samples[key].append((wall - shift - stamp.boot_ns, stamp.resolution_ns, basis == "assumed"))
     found = {}
     for key, inside in samples.items():
@@ -382,14 +488,18 @@ def _mark(event: Event) -> tuple[object, ...]:
     return event.details.get("xid"), event.gpu_pci, event.stamp.boot_ns // 1000
 
 
-def _sorted(events: Iterable[Event]) -> list[Event]:
-    """By time; events without one keep their place behind the last timed event of their own file."""
+def _sorted(events: Sequence[Event]) -> list[Event]:
+    """By time; events without one keep their place behind the last timed event of their own file (or before the first)."""
     last: dict[str, int] = {}
-    keyed = []
-    for number, event in enumerate(events):
-        at = event.time_ns if event.time_ns is not None else last.get(event.evidence.source)
+    for event in reversed(events):
         if event.time_ns is not None:
             last[event.evidence.source] = event.time_ns
-        keyed.append((at is None, at or 0, event.evidence.source, event.evidence.line or 0, number, event))
+    keyed = []
+    for number, event in enumerate(events):
+        source = event.evidence.source
+        if event.time_ns is not None:
+            last[source] = event.time_ns
+        at = last.get(source)
+        keyed.append((at is None, at or 0, source, event.evidence.line or 0, number, event))
     keyed.sort(key=lambda x: x[:5])
     return [x[-1] for x in keyed]

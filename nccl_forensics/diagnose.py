@@ -35,8 +35,6 @@ IDENTIFIED, SUSPECTED = 0.8, 0.4
 """The contract's limits for a verdict's status."""
 SUREST = 0.98
 """No log proves more than this. Our judgement."""
-LOCATES = frozenset({"rank_not_arrived", "process_missing", "rank_slow"})
-"""Causes that only say who, not why: a finding that also says why takes their place."""
 SPEAKS_FOR_ALL = frozenset({"fabric_error", "nccl_setup", "store_lost", "preempted", "storage_stall", "nvlink"})
 """Causes that strike more ranks than one, so that one late rank neither proves nor refutes them."""
 SAME_STORY = {
@@ -60,9 +58,12 @@ SAME_STORY = {
     ),
     "fabric_error": frozenset({"nic_link_down", "nccl_setup", "node_lost"}),
     "pcie_link": frozenset({"gpu_off_bus", "psu_rail_loss"}),
+    "gpu_off_bus": frozenset({"psu_rail_loss"}),
     "gpu_app_fault": frozenset({"gpu_off_bus", "gpu_memory"}),
 }
 """What the same failure also looks like: a hypothesis on the left is swallowed by one on the right on the same subject."""
+WORTH_CITING = 0.5
+"""Log-odds below which a finding of a swallowed hypothesis is not shown as evidence. Our judgement."""
 SEPARATE_S = 3600
 """Without a job: failures of one host further apart than this are incidents of their own. Our judgement."""
 
@@ -119,7 +120,7 @@ def _drafts(found: Sequence[Finding]) -> list[_Draft]:
     drafts: list[_Draft] = []
     for finding in sorted(found, key=lambda f: -f.weight):
         for draft in drafts:
-            several_late = finding.cause in LOCATES and finding.inference and finding.weight > 0
+            several_late = finding.cause in advice.LOCATES and finding.inference and finding.weight > 0
             if draft.cause == finding.cause and (several_late or draft.touches(finding)):
                 draft.add(finding)
                 break
@@ -131,7 +132,7 @@ def _drafts(found: Sequence[Finding]) -> list[_Draft]:
 
 def _late(drafts: Iterable[_Draft]) -> tuple[frozenset[int], float, list[Finding]]:
     """(ranks that the collectives say never came, how sure that is, the findings)."""
-    best = [d for d in drafts if d.cause in LOCATES and d.ranks]
+    best = [d for d in drafts if d.cause in advice.LOCATES and d.ranks]
     if not best:
         return frozenset(), 0.0, []
     top = max(best, key=lambda d: d.own())
@@ -154,7 +155,7 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
     waited = set(reporting_ranks(case.events))
     lost_gpus = [d for d in drafts if d.gpus and not d.ranks and d.own() > 1.5]
     for draft in drafts:
-        if draft.cause in LOCATES or not late:
+        if draft.cause in advice.LOCATES or not late:
             if draft.ranks and draft.ranks <= waited - late and draft.cause not in SPEAKS_FOR_ALL and _waits(draft):
                 draft.bonus += weight("reported_itself")
             continue
@@ -187,13 +188,13 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
             and _same_subject(draft, other)
             and (
                 other.cause in SAME_STORY.get(draft.cause, ())
-                or (draft.cause in LOCATES and other.cause not in LOCATES and (draft.ranks & other.ranks))
+                or (draft.cause in advice.LOCATES and other.cause not in advice.LOCATES and (draft.ranks & other.ranks))
             )
         ]
         if explained:
             best = max(explained, key=lambda o: o.total())
-            if draft.cause not in LOCATES:
-                best.borrowed += draft.findings
+            if draft.cause not in advice.LOCATES:
+                best.borrowed += [f for f in draft.findings if f.weight >= WORTH_CITING]
                 best.ranks |= draft.ranks if not best.ranks else set()
                 if not best.hosts:
                     best.hosts |= draft.hosts
@@ -426,7 +427,7 @@ def _why_not(h: Hypothesis, top: Hypothesis | None, case: Case) -> str:
         if set(h.ranks) <= set(reporting_ranks(case.events)):
             return f"{words.ranks(h.ranks)} entered the collective and waited in it"
         return f"the rank that never came is {words.ranks(top.ranks)}, not {words.ranks(h.ranks)}"
-    if h.cause in LOCATES:
+    if h.cause in advice.LOCATES:
         return "it says who, not why"
     return f"less evidence ({h.log_odds:+.1f} against {top.log_odds:+.1f} in log-odds)" if top else "little evidence"
 

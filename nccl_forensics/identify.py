@@ -205,6 +205,9 @@ def identify(rows: Sequence[InputRow], events: Sequence[Event], hosts: Mapping[i
         if event.kind == "nccl-init" and d.get("nranks") == widest and isinstance(rank := d.get("comm_rank"), int):
             # Only the widest communicator's ranks are the job's own; in a smaller one they count from 0 again.
             claim(rank, 100, host=host, pid=event.pid, pci=event.gpu_pci)
+        elif event.rank is None and isinstance(rank := d.get("comm_rank"), int) and event.pid is not None:
+            # a WARN line names its rank in some communicator: better than nothing, weaker than any other statement
+            claim(rank, 1, host=host, pid=event.pid)
         elif event.kind == "exit" and event.rank is not None:
             claim(event.rank, 1000, host=host, local_rank=event.local_rank, pid=event.pid)
         elif event.rank is not None:
@@ -212,7 +215,7 @@ def identify(rows: Sequence[InputRow], events: Sequence[Event], hosts: Mapping[i
             claim(
                 event.rank, 1, host=canonical.get(short(where), where) if where else None, local_rank=event.local_rank
             )
-            if event.kind in ("rank-identity", "nccl-rank"):
+            if event.kind == "rank-identity":
                 claim(event.rank, 50, host=host, pid=event.pid, pci=event.gpu_pci)
         for key in ("world_size", "expected_world"):
             if isinstance(size := d.get(key), int) and size > 0:
@@ -241,12 +244,31 @@ def identify(rows: Sequence[InputRow], events: Sequence[Event], hosts: Mapping[i
                 continue
             chosen[key] = best
         ranks[rank] = _place(chosen, gpus)
+    _last_one(ranks, events, canonical, widest)
     return Identities(
         ranks=ranks,
         gpus=gpus,
         world_size=worlds.most_common(1)[0][0] if worlds else None,
         problems=tuple(problems),
     )
+
+
+def _last_one(
+    ranks: dict[int, Place], events: Sequence[Event], canonical: Mapping[str, str], nranks: int | None
+) -> None:
+    """If one rank of the job has no process and one process no rank, they belong together."""
+    if nranks is None or len(ranks) + 1 != nranks or set(ranks) | {*range(nranks)} != {*range(nranks)}:
+        return
+    taken = {(short(p.host), p.pid) for p in ranks.values() if p.host and p.pid is not None}
+    free = {
+        (canonical.get(short(e.host), e.host), e.pid)
+        for e in events
+        if e.kind.startswith("nccl-") and e.host and e.pid is not None and (short(e.host), e.pid) not in taken
+    }
+    if len(free) == 1 and len(taken) == len(ranks):
+        ((host, pid),) = free
+        (rank,) = {*range(nranks)} - set(ranks)
+        ranks[rank] = Place(host=host, pid=pid)
 
 
 def _place(chosen: Mapping[str, object], gpus: Mapping[str | None, tuple[Gpu, ...]]) -> Place:
@@ -336,6 +358,7 @@ def attribute(
     canonical = _canonical(events)
     sources = _sources(rows, events)
     by_local = _local_ranks(events, sources, known)
+    tasks_are_ranks = _tasks_are_ranks(events)
     out: list[Event] = []
     for event in events:
         where, named, attempt, local_in_name = sources.get(event.evidence.source, (None, None, None, None))
@@ -346,6 +369,8 @@ def attribute(
         if rank is None and event.kind not in NOBODY:
             if local is not None:
                 rank = by_local.get((event.evidence.source, local), by_local.get((host, local)))
+            if rank is None and event.task is not None and event.evidence.source in tasks_are_ranks:
+                rank = event.task
             if rank is None:
                 rank = named
             if rank is None and event.gpu_pci is not None:
@@ -378,6 +403,15 @@ def attribute(
 
 NOBODY = frozenset({"host-name", "gpu-info", "driver-version", "clock-anchor", "boot-start", "setting"})
 """Kinds that belong to a host or a file, not to a rank."""
+
+
+def _tasks_are_ranks(events: Iterable[Event]) -> set[str]:
+    """Files in which a launcher's task number is the global rank: wherever both stand in one line, they agree."""
+    agree: dict[str, set[bool]] = defaultdict(set)
+    for event in events:
+        if event.task is not None and event.rank is not None:
+            agree[event.evidence.source].add(event.task == event.rank)
+    return {source for source, said in agree.items() if said == {True}}
 
 
 def _local_ranks(

@@ -116,6 +116,8 @@ class Event:
     """Global rank. None where the log cannot know it; never a guess, never -1."""
     local_rank: int | None = None
     """Rank on its node, from a launcher's prefix; not a global rank."""
+    task: int | None = None
+    """From `srun --label` or mpirun's tags: a global rank only with one process per task."""
     host: str | None = None
     pid: int | None = None
     """Process id as the log saw it (inside a container: the container's)."""

@@ -200,9 +200,14 @@ def conclude(
     events, rows = identify.attribute(events, rows, known)
     known = identify.identify(rows, events, places)  # prefixes that have become ranks now tell hosts and pids
     events = merge_repeats(events)
-    aligned = clocks.align(events, rows, zone=zone, year=year)
-    dumps = [v for p in parsed for v in p.values]
-    collectives = watchdogs.merge(_from_dumps(dumps, known), watchdogs.reconstruct(aligned.events, known))
+    recorded = _from_dumps([v for p in parsed for v in p.values], known)
+    arrivals = [
+        clocks.Arrival(g.seq, g.first_arrival_ns, g.last_arrival_ns or g.first_arrival_ns)
+        for g in recorded.groups
+        if g.first_arrival_ns is not None
+    ]
+    aligned = clocks.align(events, rows, zone=zone, year=year, arrivals=arrivals)
+    collectives = watchdogs.merge(recorded, watchdogs.reconstruct(aligned.events, known))
     incidents = diagnose.diagnose(aligned, known, collectives, rows)
     rows = _spans(rows, aligned.events)
     problems = [q for p in parsed for q in p.problems] + list(known.problems) + list(collectives.problems)

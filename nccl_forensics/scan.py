@@ -162,6 +162,7 @@ class Line:
             "stamp": peeled.stamp,
             "rank": peeled.rank,
             "local_rank": peeled.local_rank,
+            "task": peeled.task,
             "host": peeled.host,
             "pid": peeled.pid,
         }

@@ -121,6 +121,8 @@ def cuda_error(line: Line) -> Iterator[Event]:
     found = TEXT.search(text)
     if not found or "watchdog thread terminated with exception" in text or "NCCL WARN" in text:
         return
+    if found["lost"] and "Error:" not in text:
+        return  # nvidia-smi's words about a lost card, not a program's: kernel.toml has them
     error = next(x for x in (found["text"], found["name"], found["lost"], found["bare"]) if x).strip()
     cause = cuda_cause(text[found.start() : found.start() + 400])
     if cause == "cuda_oom" and "Tried to allocate" in text:

@@ -1,7 +1,8 @@
 """The application's own pulse: steps, progress bars, stages, checkpoints. Always context: it shows who lived when.
 
 Written by Megatron, torchtitan, HF Trainer, DeepSpeed, Lightning, tqdm, mm*/detectron and home-made loops. Time: that
-of the line's prefix; bars and dict lines have none. Bars are redrawn with '\\r', so the last one is the last pulse. Examples:
+of the line's prefix; bars and dict lines have none. Bars are redrawn with '\\r': the last one is the last pulse.
+Examples:
 
  [2026-05-01 10:00:00] iteration 1200/ 5000 | consumed samples: 1228800 | lm loss: ...
 Running tokenizer on dataset:  47%|####      | 3169000/6811963 [30:11<38:27, 1578.58 examples/s]
@@ -142,14 +143,15 @@ def _stage(words: str | None) -> str:
 
 @parser(title="Progress of the application", literals=LITERALS)
 def progress(line: Line) -> Iterator[Event]:
-    text = line.text[-2000:] if len(line.text) > 2000 else line.text
+    raw = line.raw[-2000:].decode("utf-8", "replace")
+    text = raw if raw.startswith('{"') else line.text[-2000:]
     bar = None
     for bar in BAR.finditer(text):  # noqa: B007 - of several glued together the last one counts
         pass
-    if bar is None and ELSEWHERE.search(text):
+    if bar is None and (ELSEWHERE.search(text) or ELSEWHERE.search(raw)):
         return
     loss = LOSS.search(text)
-    lost = float(loss["loss"]) if loss else None
+    lost = float(loss["loss"]) if loss and loss["loss"].lower() not in ("nan", "inf") else None
     if bar is not None:
         whole = bar["unit"] is None and bar["step"].isdigit()
         yield line.event(
@@ -165,8 +167,9 @@ def progress(line: Line) -> Iterator[Event]:
             },
         )
         return
-    done = SAVED.search(text)
-    if done or SAVING.search(text):
+    saving = SAVING.search(text)
+    done = None if saving else SAVED.search(text)  # "Saving checkpoint … after 3 complete epochs" has only begun
+    if done or saving:
         path = PATH.search(text)
         step = NUMBERED.search(path["path"] if path else text)
         yield line.event(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 from nccl_forensics import catalog
-from nccl_forensics.clocks import Aligned
+from nccl_forensics.clocks import HOST_FORMATS, Aligned
 from nccl_forensics.identify import Identities
 from nccl_forensics.model import Detail, Event, Finding, InputRow, Reconstruction
 
@@ -109,7 +109,8 @@ class Case:
     @cached_property
     def job(self) -> bool:
         """Does the pile hold a trace of a training job that failed?"""
-        return any(e.kind in JOB_KINDS for e in self.events) or bool(
+        of_hosts = {r.path for r in self.rows if r.format in HOST_FORMATS}
+        return any(e.kind in JOB_KINDS and e.evidence.source not in of_hosts for e in self.events) or bool(
             self.collectives.suspects or (self.collectives.groups and not self.collectives.healthy)
         )
 

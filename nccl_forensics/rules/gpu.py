@@ -146,7 +146,10 @@ def _lost(case: Case, burst: Burst, lost: dict[str, Event]) -> Iterator[Finding]
     where = f" in {host}" if host else ""
     boards = _same_board(case, host, together)
     if len(boards) > 1:
+        uptimes = [e.stamp.boot_ns for e in together.values() if e.stamp is not None and e.stamp.boot_ns is not None]
         spread_s = (max(at(e) for e in together.values()) - first) / SECOND
+        if len(uptimes) == len(together):
+            spread_s = (max(uptimes) - min(uptimes)) / SECOND
         exact = all(
             e.stamp is not None and (e.stamp.boot_ns is not None or e.stamp.resolution_ns < SECOND)
             for e in together.values()

@@ -15,6 +15,10 @@ GPU_FAMILIES = frozenset({"pcie", "nvidia"})
 GPU_CAUSES = frozenset({"gpu_off_bus", "gpu_firmware", "gpu_other", "pcie_link", "psu_rail_loss"})
 
 
+ASIDE = frozenset({"lspci-width", "lspci-speed", "smi-link", "smi-throttle"})
+"""States in a report that are worth a look and stop no job."""
+
+
 @cache
 def _families() -> dict[str, str]:
     return {e["id"]: e["family"] for e in catalog.load("kernel")["entry"]}
@@ -44,21 +48,43 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
             elif pid is not None and (rank := case.known.rank_of_pid(host, pid)) is not None:
                 ranks.add(rank)
         recovered = cause == "nic_link_down" and _recovered(case, first)
+        echo = (
+            cause == "nic_link_down" and {e.kind for e in strong or near} <= KEEP_ALIVE and _stalled_before(case, first)
+        )
+        if cause == "cpu_stall" and any(_stalled_before(case, e) for e in case.of(*KEEP_ALIVE) if e.host == host):
+            shift += 1.0
         kinds = {e.kind for e in near}
-        value = weight("kernel_cause") if strong else weight("kernel_symptom") + 0.35 * min(len(kinds) - 1, 3)
+        if all(_families()[e.kind] == "report" and e.kind in ASIDE for e in near):
+            value = 0.4
+        else:
+            value = weight("kernel_cause") if strong else weight("kernel_symptom") + 0.35 * min(len(kinds) - 1, 3)
         yield Finding(
             cause=cause,
             says=f"{host + ': ' if host else ''}{first.evidence.text[:170]}"
             + (f" (and {words.count(len(inside) - 1, 'more line')})" if len(inside) > 1 else "")
             + (f" ({why})" if why else "")
-            + (" – it came back" if recovered else ""),
-            weight=value + shift - (3.0 if recovered else 0.0),
+            + (" – it came back" if recovered else "")
+            + (" – the kernel of this host had stalled just before" if echo else ""),
+            weight=value + shift - (3.0 if recovered or echo else 0.0),
             ranks=tuple(sorted(ranks)),
             hosts=(host,) if host else (),
             events=tuple([first, *[e for e in (strong or near) if e is not first]][:4]),
             onset_ns=first.time_ns,
             detail=first.kind,
         )
+
+
+KEEP_ALIVE = frozenset({"ena-keepalive", "nic-tx-timeout"})
+"""Adapters whose driver was not scheduled in time complain in these words."""
+
+
+def _stalled_before(case: Case, event: Event) -> bool:
+    """Did this host's CPU stall within two minutes before? Then the adapter is only the messenger."""
+    return any(
+        e.host == event.host and 0 <= at(event) - at(e) <= 120 * SECOND
+        for e in case.events
+        if e.cause == "cpu_stall" and e.kind not in KEEP_ALIVE
+    )
 
 
 def _recovered(case: Case, down: Event) -> bool:
@@ -74,34 +100,38 @@ def _recovered(case: Case, down: Event) -> bool:
     return False
 
 
+ONE_START = 25
+"""Lines within which several boot messages belong to one start. Our judgement."""
+SHUTDOWN_LINES = 400
+"""Lines between a shutdown sequence and the next start's first line. Our judgement."""
+
+
 @rule
 def log_stops(case: Case) -> Iterator[Finding]:
     """A boot whose log ends in mid-flow, followed by a new boot: power or reset, when nothing else says why."""
-    starts = case.of("boot-start")
     ends = case.of("shutdown-seq")
-    by_source: dict[str, list[Event]] = defaultdict(list)
-    for event in starts:
-        by_source[event.evidence.source].append(event)
-    for source, inside in by_source.items():
-        # The first start in a file has nothing before it unless lines do.
-        for event in inside:
-            if not event.evidence.before or event.evidence.line in (None, 1):
-                continue
-            orderly = any(
-                e.evidence.source == source and 0 < (event.evidence.line or 0) - (e.evidence.line or 0) < 400
-                for e in ends
-            )
-            explained = [
-                e
-                for e in case.events
-                if e.evidence.source == source
-                and e.role == "cause"
-                and 0 < (event.evidence.line or 0) - (e.evidence.line or 0) < 2000
+    by_source: dict[str, list[int]] = defaultdict(list)
+    starts = {}
+    reports = {r.path for r in case.rows if r.format == "nvidia-bug-report"}
+    for event in case.of("boot-start"):
+        if event.evidence.source in reports:
+            continue  # a report holds excerpts of several boots one after the other
+        line = event.evidence.line or 0
+        by_source[event.evidence.source].append(line)
+        starts[event.evidence.source, line] = event
+    for source, lines in by_source.items():
+        for previous, line in zip([0, *sorted(lines)], sorted(lines), strict=False):
+            if line - previous < ONE_START:
+                continue  # the banner, the command line and the like of one and the same start
+            event = starts[source, line]
+            before = [
+                e for e in case.events if e.evidence.source == source and previous <= (e.evidence.line or 0) < line
             ]
-            previous = max(
-                (e.evidence.line or 0 for e in inside if (e.evidence.line or 0) < (event.evidence.line or 0)), default=0
+            orderly = any(
+                e.kind == "shutdown-seq" and line - (e.evidence.line or 0) < SHUTDOWN_LINES for e in ends if e in before
             )
-            if orderly or explained or (previous and (event.evidence.line or 0) - previous < 25):
+            explained = [e for e in before if e.role == "cause"]
+            if orderly or explained:
                 continue
             shift, why = case.timing(event)
             yield Finding(

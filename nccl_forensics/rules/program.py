@@ -69,6 +69,7 @@ def names_its_reason(case: Case) -> Iterator[Finding]:
             else 0.9 + shift,
             ranks=ranks,
             hosts=hosts,
+            gpus=(case.known.gpu(event.host, event.gpu_pci),) if event.gpu_pci else (),
             events=(event,),
             detail=text(event, "detail"),
             onset_ns=event.time_ns,
@@ -206,26 +207,31 @@ def busy_elsewhere(case: Case) -> Iterator[Finding]:
             # an application line without a rank is rank 0's by convention
             if (e.rank == rank or (e.rank is None and rank == 0)) and e.details.get("what") in {*LONG_WORK, "start"}
         ]
-        finished = [e for e in case.of("checkpoint") if e.details.get("what") == "done"]
         last = lines[-1] if lines else None
-        if last is None or (finished and _later(finished[-1], last)):
+        if last is None:
             continue
-        everything = [
+        done = [
             e
-            for e in case.events
-            if e.kind in ("progress", "checkpoint") and (e.rank == rank or (e.rank is None and rank == 0))
+            for e in case.of("checkpoint", "progress")
+            if e.details.get("what") in ("done", "finished", "training step")
+            and (e.rank == rank or (e.rank is None and rank == 0))
+            and _later(e, last)
         ]
-        newest = everything[-1]
-        if newest is not last and newest.details.get("what") == "finished":
+        first_report = next(iter(case.of("watchdog-timeout")), None)
+        in_time = [e for e in done if first_report is None or not _later(e, first_report)]
+        if in_time:
             continue
+        overran = next((e for e in done if e.details.get("what") == "done"), None)
         what = LONG_WORK.get(str(last.details.get("what")), "saving a checkpoint")
         storage = what == "saving a checkpoint"
         yield Finding(
             cause="rank_busy",
-            says=f"The last sign of life of rank {rank} is that it was {what}; nothing of it follows",
-            weight=weight("busy_line") + (1.0 if extra else 0.4),
+            says=f"Rank {rank} was {what} and finished only after the others had given up"
+            if overran
+            else f"The last sign of life of rank {rank} is that it was {what}; nothing of it follows",
+            weight=weight("busy_line") + (1.0 if extra or overran else 0.4),
             ranks=(rank,),
-            events=(last, *extra),
+            events=(last, *((overran,) if overran else ()), *extra),
             inference=True,
             detail="checkpoint" if storage else what,
             onset_ns=last.time_ns,

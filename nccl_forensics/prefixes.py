@@ -936,6 +936,22 @@ def _margin(text: str, peeled: Peeled, line: Line) -> str | None:
 # --- which layers can start with a character --------------------------------------------------------------------------
 
 
+def _words(text: str, peeled: Peeled, line: Line) -> str | None:
+    """All that starts with a letter; most lines that do have no prefix, so cheap looks come first."""
+    colons = text.count(":", 0, 48)
+    if colons == 0:
+        return _milabench(text, peeled, line) if " [std" in text[:140] else None
+    if colons > 1:
+        for layer in (_syslog, _weekday, _dmesg_facility, _talos):
+            if (rest := layer(text, peeled, line)) is not None:
+                return rest
+    if (rest := _launcher_host(text, peeled, line)) is not None:
+        return rest
+    if " [std" in text[:140]:
+        return _milabench(text, peeled, line)
+    return _login(text, peeled, line) if " login: [" in text[:100] else None
+
+
 def _bracket(text: str, peeled: Peeled, line: Line) -> str | None:
     second = text[1:2]
     for layer in _BY_SECOND.get(second, _BRACKET_WORD):
@@ -974,7 +990,7 @@ _BY_SECOND: Final[dict[str, tuple[Layer, ...]]] = {
     **dict.fromkeys("EWIF", (_c10, *_BRACKET_WORD)),
 }
 _DIGIT: Final[tuple[Layer, ...]] = (_iso, _launcher_task, _us_date, _unix, _kmsg, _talos, _syslog, _launcher_host)
-_LETTER: Final[tuple[Layer, ...]] = (_syslog, _weekday, _dmesg_facility, _talos, _launcher_host, _milabench, _login)
+_LETTER: Final[tuple[Layer, ...]] = (_words,)
 _FIRST: Final[dict[str, tuple[Layer, ...]]] = {
     "[": (_bracket,),
     "<": (_priority,),

@@ -225,6 +225,11 @@ class _Standing:
         return call is not None and call.kind in ONE_SIDED
 
 
+def _would_show(dump: Dump) -> bool:
+    """An operation that is not over would be among its entries: it holds some, or its counters say that none is open."""
+    return dump.count > 0 or dump.idle is True
+
+
 def _last_is_unsure(member: _Member, seq: int, done_at: Mapping[int, int]) -> bool:
     """gloo retires failed work too: only an operation that its rank went on from is certainly over."""
     row = member.row(seq)
@@ -271,6 +276,8 @@ def _stand(
     for rank, member in members.items():
         if member.enqueued is not None and member.enqueued >= seq:
             arrived.append(rank)
+        elif member.enqueued is None and not member.dump.partial and _would_show(member.dump):
+            missing.append(rank)
         elif member.enqueued is None or (member.dump.partial and not member.dump.has_status):
             unknown.append(rank)
         elif member.enqueued < agreed:
@@ -476,8 +483,8 @@ class _Owed:
     group: _Standing
     row: int
     """The waiter's entry."""
-    went_on: bool
-    """The ower has entered a collective that comes after the counterpart in the waiter's program."""
+    passed: int | None
+    """The ower's first entry after the last collective that both agree on, if it went on without the counterpart."""
 
 
 def _owed(job: _Job) -> list[_Owed]:
@@ -504,10 +511,27 @@ def _owed(job: _Job) -> list[_Owed]:
             other = group.members.get(ower)
             if other is not None and other.dump.partial:
                 continue
-            before = int(group.members[waiter].dump.seq[row])
-            went_on = other is not None and (other.enqueued or 0) > before
-            found.append(_Owed(waiter, ower, group, row, went_on))
+            passed = _passed(job, waiter, row, ower) if other is not None else None
+            found.append(_Owed(waiter, ower, group, row, passed))
     return found
+
+
+def _passed(job: _Job, waiter: int, row: int, other: int) -> int | None:
+    """`other` has entered a collective that `waiter` called after its entry `row`: its entry of the collective before that.
+
+    So whatever `waiter` waits for at `row`, `other` will not do it any more, or does it in another order. None: it has not.
+    """
+    since = None
+    for group in job.groups.values():
+        mine, theirs = group.members.get(waiter), group.members.get(other)
+        if mine is None or theirs is None or theirs.enqueued is None:
+            continue
+        after = next((int(x) for x in mine.seqs if mine.rows[int(x)][0] > row), None)
+        if after is not None and theirs.enqueued >= after:
+            before = theirs.row(after - 1)
+            start = before + 1 if before is not None else 0
+            since = start if since is None else max(since, start)
+    return since
 
 
 def _blind_tail(job: _Job, rank: int) -> int | None:
@@ -525,6 +549,8 @@ def _blind_tail(job: _Job, rank: int) -> int | None:
 def _ranks(ranks: Collection[int]) -> str:
     """'rank 3', 'ranks 1, 2 and 5', 'ranks 0, 1, … (64 in all)'."""
     listed = sorted(ranks)
+    if not listed:
+        return "nobody"
     if len(listed) == 1:
         return f"rank {listed[0]}"
     if len(listed) > SHOWN:
@@ -937,14 +963,15 @@ class _Verdict:
             self.healthy = True
             return
         if not job.stuck and not self.owed:
-            self.healthy = not job.gaps or bool(job.dumps)
+            # What the absent ranks did nobody knows: their peers may have left, or be about to wait for them.
+            self.healthy = not job.no_data
+            self.cannot_exclude |= set(job.no_data)
             return
         found = list(_mismatches(job))
         if found:
             self._mismatched(found)
-            if any(x.ranks for x in self.suspects):
-                return
-        if self._posts_that_never_pair():
+            return
+        if self._went_on() or self._posts_that_never_pair() or self._never_started():
             return
         if self._never_entered():
             return
@@ -982,7 +1009,7 @@ class _Verdict:
 
     def _posts_that_never_pair(self) -> bool:
         """Sends and receives whose counterpart will not come, because its rank has gone on without it."""
-        owed = [x for x in self.owed if x.went_on and x.ower in self.job.dumps]
+        owed = [x for x in self.owed if x.passed is not None]
         blind = {
             x: row for group in self.job.stuck for x in group.missing if (row := _blind_tail(self.job, x)) is not None
         }
@@ -992,7 +1019,7 @@ class _Verdict:
             involved = {x.waiter for x in owed} | {x.ower for x in owed}
             since = {x: self.job.first_pending(x) for x in involved}
             for one in owed:  # a post left out shows where the collective stands in its place
-                since[one.ower] = min(since[one.ower], self._since_collective(one))
+                since[one.ower] = min(since[one.ower], one.passed or 0)
         else:
             sure = [x for group in self.job.stuck for x in group.missing if x not in blind and not self.edges.get(x)]
             if sure:
@@ -1048,13 +1075,6 @@ class _Verdict:
         self.cannot_exclude |= set(self.job.no_data)
         return True
 
-    def _since_collective(self, one: _Owed) -> int:
-        """The ower's first entry after the collective before the waiter's post."""
-        member = one.group.members[one.ower]
-        before = int(one.group.members[one.waiter].dump.seq[one.row])
-        row = member.row(before)
-        return row + 1 if row is not None else self.job.first_pending(one.ower)
-
     def _global(self, rank: int, row: int) -> int | None:
         dump = self.job.dumps[rank]
         peer = dump.calls[dump.call[row]].peer
@@ -1063,6 +1083,51 @@ class _Verdict:
             if member is not None and row in member.p2p and peer is not None and peer < len(group.ranks):
                 return int(group.ranks[peer])
         return None
+
+    def _went_on(self) -> bool:
+        """Ranks that entered a later collective of their peers' program without the one in which those wait."""
+        for group in self._by_program(self.job.stuck):
+            seq = group.seq
+            assert seq is not None
+            passed: dict[int, int] = {}
+            for rank in group.missing:
+                for waiter in group.arrived:
+                    row = group.members[waiter].row(seq)
+                    start = _passed(self.job, waiter, row, rank) if row is not None else None
+                    if start is not None:
+                        passed[rank] = start
+                        break
+            if not passed:
+                continue
+            job = self.job
+            ranks: tuple[int, ...] = tuple(sorted(passed))
+            call = _shape(group.op(seq))
+            says = (
+                f"{_ranks(ranks).capitalize()} went on to later collectives without number {seq} of group {group.label} "
+                f"({call}), in which {_ranks(group.arrived)} {'waits' if len(group.arrived) == 1 else 'wait'}."
+            )
+            if len(passed) >= len(group.arrived):
+                odd = [x for x in ranks if job.departs(x, passed[x]) is not None]
+                more = [x for x in group.arrived if _departs_at(job, group, x, seq)]
+                ranks = tuple(odd) if odd and not more else tuple(more) if more and not odd else ()
+                if more and ranks == tuple(more):
+                    says = (
+                        f"{_ranks(more).capitalize()} called collective {seq} of group {group.label} ({call}) where its "
+                        f"earlier steps had none, and {_ranks(passed)} went on without it."
+                    )
+            weight = (GAPS if job.gaps else CLEAN) if ranks else GAPS
+            self.top.append(group)
+            where = seq
+            parting = _parting(group, ranks[0], group.arrived) if len(ranks) == 1 else None
+            if parting is not None:
+                where = parting.seq
+                says = f"{_shifted(group, ranks, parting)} {says}"
+            detail: dict[str, Detail] = {"first_divergence_seq": where}
+            witnesses = _witnesses(group, seq, [*list(passed)[:2], *group.arrived[:2]])
+            self._add(ranks, "collective_skipped", weight, says, group, witnesses, detail)
+            self.cannot_exclude |= set(job.no_data) if ranks else {*passed, *group.arrived}
+            return True
+        return False
 
     def _never_entered(self) -> bool:
         """Ranks that others wait for and that wait for nobody themselves."""
@@ -1221,27 +1286,32 @@ class _Verdict:
         """Groups in which every member has entered the stuck operation."""
         return [x for x in self.job.stuck if not x.missing and not x.no_data and not x.unknown and len(x.arrived) > 1]
 
+    def _never_started(self) -> bool:
+        """With timing on: all that have a dump entered, most GPUs started the operation, and some GPUs did not."""
+        for group in self._by_program([x for x in self.job.stuck if not x.missing and len(x.arrived) > 1]):
+            seq = group.seq
+            assert seq is not None
+            timed = [x for x in group.arrived if group.members[x].timed]
+            running = [x for x in group.arrived if self._flag(group, x, seq)]
+            idle = [x for x in group.arrived if x not in running and self._is_oldest(group, x, seq)]
+            if len(timed) == len(group.arrived) and idle and len(idle) <= len(running):
+                says = (
+                    f"All of {_ranks(group.arrived)} enqueued collective {seq} of group {group.label} "
+                    f"({_shape(group.op(seq))}), and the GPUs of {_ranks(running)} started it; "
+                    f"{'those' if len(idle) > 1 else 'that'} of {_ranks(idle)} never did."
+                )
+                self.top += [group]
+                weight = GAPS if self.job.gaps else GAPS + 0.5
+                witnesses = _witnesses(group, seq, [*idle[:2], *running[:2]])
+                self._add(tuple(idle), "gpu_stall", weight, says, group, witnesses)
+                self.cannot_exclude |= set(self.job.no_data)
+                return True
+        return False
+
     def _all_joined(self) -> None:
         """Every member has entered and none has completed: a GPU that never starts, one that never ends, or all."""
         job = self.job
         joint = self._by_program(self._joint())
-        for group in joint:
-            seq = group.seq
-            assert seq is not None
-            oldest = [x for x in group.arrived if self._is_oldest(group, x, seq)]
-            running = [x for x in group.arrived if self._flag(group, x, seq)]
-            idle = [x for x in oldest if not self._flag(group, x, seq)]
-            timed = [x for x in group.arrived if group.members[x].timed]
-            if len(timed) == len(group.arrived) and running and idle and len(idle) < len(running):
-                says = (
-                    f"All of group {group.label} enqueued collective {seq} ({_shape(group.op(seq))}), and the GPUs of "
-                    f"{_ranks(running)} started it; {'those' if len(idle) > 1 else 'that'} of {_ranks(idle)} never did."
-                )
-                self.top += [group]
-                self._add(
-                    tuple(idle), "gpu_stall", GAPS + 0.5, says, group, _witnesses(group, seq, [*idle[:2], *running[:2]])
-                )
-                return
         behind = self._one_behind()
         if behind is not None:
             group, rank = behind

@@ -51,7 +51,7 @@ class Call:
     def signature(self) -> tuple[Any, ...]:
         """What must be equal on all members."""
         if self.kind in ANY_SIZE:
-            return (self.kind,)
+            return (self.kind, frozenset(self.dtypes))
         return (self.kind, self.sizes_in, self.sizes_out, self.dtypes)
 
 
@@ -93,6 +93,8 @@ class Dump:
     """pg_status is there, which counts for every group that was used."""
     all_named: bool
     """Every row of pg_status is tied to a group in `groups`."""
+    idle: bool | None
+    """By pg_status, all that was enqueued is completed; None: there is no pg_status."""
     group: NDArray[np.int32]
     """Index into `groups`."""
     seq: Ints
@@ -320,7 +322,7 @@ def dump_of(
     stacks = tuple(_stack(firsts[i]) for i in range(len(stack_index)))
     stack_column = np.array(stack, dtype=np.int32)
     stack_column[np.array([not stacks[i] for i in stack], dtype=bool)] = -1
-    groups, group, has_status, all_named, others = _groups(head, local, pairs, problems, path)
+    groups, group, (has_status, all_named, idle), others = _groups(head, local, pairs, problems, path)
     rank, rank_from = _whose(groups, group, call, tuple(map(_call, call_index)), others, name_rank, problems, path)
     version = _text(head.get("version")) or None
     library = _text(head.get("comm_lib_version")) or _text(head.get("nccl_version")) or None
@@ -336,6 +338,7 @@ def dump_of(
         groups=groups,
         has_status=has_status,
         all_named=all_named,
+        idle=idle,
         group=group,
         seq=seq,
         p2p_seq=p2p_seq,
@@ -357,9 +360,8 @@ def dump_of(
 
 def _groups(
     head: Mapping[str, Any], local: Ints, pairs: Sequence[Any], problems: list[Problem], path: str
-) -> tuple[tuple[Group, ...], NDArray[np.int32], bool, bool, tuple[int, ...]]:
-    """All groups of a dump, each entry's index into them, whether pg_status is there and wholly tied to them, and ranks
-    known to exist."""
+) -> tuple[tuple[Group, ...], NDArray[np.int32], tuple[bool, bool, bool | None], tuple[int, ...]]:
+    """All groups of a dump, each entry's index into them, (has_status, all_named, idle), and ranks known to exist."""
     config = head.get("pg_config")
     config = config if type(config) is dict else {}
     status = head.get("pg_status")
@@ -386,18 +388,18 @@ def _groups(
         found.append(Group(*pair, ranks, number, *_counters(status, number)))
     ids_without = [int(x) for x in status if type(x) is str and len(x) < 9 and x.isdecimal() and int(x) not in seen]
     unused = [pair for pair in members if pair not in seen.values()]
-    named = _unrecorded(status, members, seen)
-    for number in ids_without:
-        if number in named:
-            pair = named[number]
-            found.append(Group(*pair, members[pair], number, *_counters(status, number)))
-            unused.remove(pair)
+    if len(ids_without) == len(unused) == 1:
+        # Names are not tied to local ids but by entries; only one of each left is no guess.
+        (number,), (pair,) = ids_without, unused
+        found.append(Group(*pair, members[pair], number, *_counters(status, number)))
+        ids_without, unused = [], []
     found += [Group(*pair, members[pair]) for pair in unused]
     for number, ranks in by_local.items():
         if number not in seen:
             found.append(Group(str(number), "", ranks, number))
-    all_named = all(number in named for number in ids_without)
-    return tuple(found), inverse.astype(np.int32).reshape(-1), bool(status), all_named, others
+    rows = [_counters(status, int(x)) for x in status if type(x) is str and len(x) < 9 and x.isdecimal()]
+    idle = all(enqueued is not None and enqueued == completed for enqueued, _, completed in rows) if rows else None
+    return tuple(found), inverse.astype(np.int32).reshape(-1), (bool(status), not ids_without, idle), others
 
 
 def _counters(status: Mapping[Any, Any], local: int) -> tuple[int | None, int | None, int | None]:
@@ -406,26 +408,6 @@ def _counters(status: Mapping[Any, Any], local: int) -> tuple[int | None, int | 
         return None, None, None
     keys = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
     return tuple(_int(row[key]) if row.get(key) is not None else None for key in keys)  # type: ignore[return-value]
-
-
-def _unrecorded(
-    status: Mapping[Any, Any], members: Mapping[tuple[str, str], Any], seen: Mapping[int, tuple[str, str]]
-) -> dict[int, tuple[str, str]]:
-    """Local id → group for groups without entries: names and ids rise together, where both are numbers.
-
-    Seen so in all dumps of Megatron jobs (DATA of NVRx); used only if the counts match and every recorded pair agrees.
-    """
-    ids = sorted(int(x) for x in status if type(x) is str and len(x) < 9 and x.isdecimal())
-    left_ids = [x for x in ids if x not in seen]
-    left = [pair for pair in members if pair not in seen.values()]
-    if len(left_ids) == 1 and len(left) == 1:
-        return {left_ids[0]: left[0]}
-    if len(ids) != len(members) or not all(name.isdecimal() and len(name) < 9 for name, _ in members):
-        return {}
-    paired = dict(zip(ids, sorted(members, key=lambda pair: int(pair[0])), strict=True))
-    if any(paired.get(number) != pair for number, pair in seen.items()):
-        return {}
-    return {number: pair for number, pair in paired.items() if number not in seen}
 
 
 def _whose(

@@ -181,3 +181,21 @@ def test_the_gpus_of_a_bug_report() -> None:
     for card in answer["gpus"]:
         found = cards[card["pci"]]
         assert (found["uuid"], found["minor"], found.get("lost", False)) == (card["uuid"], card["minor"], card["lost"])
+
+
+def test_damaged_lines_never_raise() -> None:
+    """Every line of every case cut in the middle, doubled, and with its digits and brackets replaced."""
+    damage = (
+        lambda x: x[: len(x) // 2],
+        lambda x: x[: len(x) * 3 // 4],
+        lambda x: x + x,
+        lambda x: x.translate(bytes.maketrans(b"0123456789", b"9999999999")) * 2,
+        lambda x: x.replace(b"[", b"\xff").replace(b":", b"\x00:"),
+        lambda x: x.replace(b"0", b"99999999999999999999"),
+        lambda x: x.replace(b"0", b"\xd9\xa1"),  # a digit, but not of ours
+    )
+    read = 0
+    for case in CASES:
+        for hurt in damage:
+            read += len(events_of("x.log", b"\n".join(hurt(x) for x in case.read_bytes().split(b"\n"))))
+    assert read > 100

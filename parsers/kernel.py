@@ -102,12 +102,13 @@ MCI_STATUS_UC = 1 << 61
 
 
 @cache
-def _by_needle() -> dict[bytes, tuple[tuple[int, KernelEntry], ...]]:
-    found: dict[bytes, list[tuple[int, KernelEntry]]] = defaultdict(list)
-    for order, entry in enumerate(kernel_entries()):
+def _by_needle() -> dict[bytes, tuple[int, ...]]:
+    """Needle → places in `kernel_entries()`."""
+    found: dict[bytes, list[int]] = defaultdict(list)
+    for place, entry in enumerate(kernel_entries()):
         for needle in entry.needles:
-            found[needle].append((order, entry))
-    return {needle: tuple(entries) for needle, entries in found.items()}
+            found[needle].append(place)
+    return {needle: tuple(places) for needle, places in found.items()}
 
 
 def winner(text: str, hits: Iterable[bytes], tagged: str | None = None) -> tuple[KernelEntry, re.Match[str]] | None:
@@ -116,8 +117,8 @@ def winner(text: str, hits: Iterable[bytes], tagged: str | None = None) -> tuple
     `tagged`: the message with its program's tag (`systemd[1]: …`), for entries that need one.
     """
     table = _by_needle()
-    candidates = sorted({pair for hit in hits for pair in table.get(hit, ())}, key=lambda pair: pair[0])
-    for _, entry in candidates:
+    for place in sorted({place for hit in hits for place in table.get(hit, ())}):
+        entry = kernel_entries()[place]
         found = entry.regex.search(text) or (entry.regex.search(tagged) if tagged else None)
         if found is None:
             continue

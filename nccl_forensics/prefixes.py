@@ -1005,7 +1005,6 @@ _FIRST: Final[dict[str, tuple[Layer, ...]]] = {
     "M": (_export, *_LETTER),
     "t": (_logrus, *_LETTER),
 }
-_LAUNCHERS: Final = frozenset((_role, _pod, _mpi, _launcher_host, _launcher_task, _actor))
 
 
 def _layers(text: str, peeled: Peeled, line: Line) -> str:

@@ -18,7 +18,7 @@ from .kernel import FILES, Record
 from .reports import bug_report, smi_list, smi_query
 from .scenario import KernelForm, Scenario, Truth
 from .torchlog import Torch
-from .training import Run, Work, layout, train
+from .training import Run, Work, layout, program, train
 
 VAGUE = ("rank_not_arrived", "rank_busy", "rank_slow", "process_missing", "gpu_stall")
 """What a careful reader may call a cause of which only the effect on the collectives is left."""
@@ -360,17 +360,20 @@ def _reporters_in(files: dict[str, bytes], reporters: Iterable[int], version: in
 
 
 def _held_up(story: Story) -> Work | None:
-    """The operation that the guilty rank holds up: the oldest one that a member of one of its groups waits for."""
+    """The operation that the guilty rank holds up: the first one that its peers wait for in the group of the call at
+    which it went wrong."""
     if not story.ranks:
         return None
+    fault = next(f for f in story.faults if f.rank == story.ranks[0])
+    calls = program(story.scenario, story.groups, fault.rank)
+    group = next((call.group for call in calls if call.label == fault.label), calls[0].group)
     waiting = [
         work
-        for group in story.run.of(story.ranks[0])
         for rank in group.members
         if rank not in story.ranks or story.fate.get(rank) == "waits"
         if (work := story.run.pending(rank, group, 1 << 62)) is not None
     ]
-    return min(waiting, key=lambda work: work.created_ns, default=None)
+    return min(waiting, key=lambda work: (work.seq, work.p2p_seq), default=None)
 
 
 def _truth(story: Story, end: Ending, files: dict[str, bytes]) -> Truth:
@@ -398,7 +401,8 @@ def _truth(story: Story, end: Ending, files: dict[str, bytes]) -> Truth:
     members = set(work.call.group.members) if work is not None else set()
     counters = whole >= world - 1 and (not ranks or bool(dumps & set(ranks)))
     missing_only = members == set(range(world)) and bool(shown) and members - set(shown) == set(ranks)
-    by_dumps = bool(dumps) and degrade.cut_dumps == 0 and (bool(dumps & set(ranks)) or len(dumps) == world - len(ranks))
+    readable = degrade.cut_dumps == 0 or minor(scenario.torch) >= 5  # from 2.5 on the counters stand before any cut
+    by_dumps = bool(dumps) and readable and (bool(dumps & set(ranks)) or len(dumps) == world - len(ranks))
     shows_rank = by_dumps and (story.counters_proof or story.fate.get(guilty[0] if guilty else 0) != "waits")
     differs = cause in ("collective_skipped", "collective_mismatch", "uneven_inputs")
     said_alike = differs and members <= set(shown) and minor(scenario.torch) >= 1  # the sizes stand in the reports

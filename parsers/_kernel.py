@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from nccl_forensics.model import Stamp
+from nccl_forensics.model import Detail, Stamp
 
 if TYPE_CHECKING:
     from nccl_forensics.scan import Line
@@ -24,6 +24,7 @@ _PCI = re.compile(
 _DOCUMENTS = frozenset(
     {".md", ".markdown", ".rst", ".html", ".htm", ".eml", ".mbox", ".adoc", ".org", ".tex", ".ipynb"}
 )
+_BUILT = re.compile(r"\b[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [A-Z]{2,5} (?:19|20)\d\d\b")
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _WORDS = re.compile(r"[A-Za-z]{2,} [A-Za-z]{2,} [A-Za-z]{2,}")
 _JSON_VALUE = re.compile(r'[:,\[]\s*\\?"$')
@@ -74,6 +75,12 @@ def is_quoted(line: Line, text: str, start: int, *, at_start: bool = True) -> bo
         return True
     word = before.split()[-1]
     return (at_start and word.isalpha()) or _ASKING.search(word) is not None or _WORDS.search(before) is not None
+
+
+def build_date(text: str) -> dict[str, Detail]:
+    """`build_date` as a kernel or driver banner writes it ('Mon Dec 30 17:44:08 UTC 2024'): no log line is older."""
+    found = _BUILT.search(text)
+    return {"build_date": found[0]} if found else {}
 
 
 def note_boot(line: Line) -> None:

@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from nccl_forensics.parsers._kernel import build_date
+
 from nccl_forensics.model import Detail, Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.stamps import parse_date_line
@@ -68,6 +70,7 @@ def driver_version(line: Line) -> Iterator[Event]:
     text = line.text[:300]
     if found := NVRM_VERSION.search(text):
         details: dict[str, Detail] = {"version": found["version"], "flavour": "open" if found["open"] else "closed"}
+        details.update(build_date(text))
     elif found := SMI_VERSION.search(text):
         details = {"version": found["version"]}
     else:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from nccl_forensics.parsers._kernel import (
     LONGEST_MESSAGE,
     address_of_gpu_id,
+    build_date,
     is_early,
     is_quoted,
     lines_of_block,
@@ -258,6 +259,7 @@ def _join(
     elif entry.id == "hung-task":
         _stack(line, details)
     elif entry.id == "boot-start":
+        details.update(build_date(line.text))
         _end_of_the_boot_before(line, details)
     elif entry.id == "ghes-device":
         for before in line.before(14):
@@ -343,7 +345,12 @@ def _event(line: Line, text: str, entry: KernelEntry, found: re.Match[str], host
         yield line.event(
             "driver-version",
             role="context",
-            details={"version": found["version"], "flavour": "open" if found["flavour"] else "closed", "load": True},
+            details={
+                "version": found["version"],
+                "flavour": "open" if found["flavour"] else "closed",
+                "load": True,
+                **build_date(text),
+            },
             pid=None,
         )
         return

@@ -48,11 +48,12 @@ class _Member:
 
     rank: int
     dump: Dump
-    seqs: Ints
-    """Collective sequence numbers that its ring holds, rising, each once."""
-    rows: dict[int, list[int]]
-    """Sequence number → entries: several for a coalesced batch or a hook's second record."""
-    done: dict[int, bool]
+    all_seqs: Ints
+    """Collective sequence numbers of its entries, rising; one stands several times for a coalesced batch or a hook."""
+    all_rows: Ints
+    """The entries, in that order."""
+    over: np.ndarray[Any, np.dtype[np.bool_]]
+    """Whether each is over."""
     p2p: Ints
     """Entries of sends and receives."""
     enqueued: int | None
@@ -64,12 +65,30 @@ class _Member:
     """Its backend tells when the GPU started."""
 
     @property
+    def seqs(self) -> list[int]:
+        return list(map(int, np.unique(self.all_seqs)))
+
+    @property
     def pending(self) -> list[int]:
-        return [seq for seq, done in self.done.items() if not done]
+        return list(map(int, np.unique(self.all_seqs[~self.over])))
+
+    def rows(self, seq: int) -> list[int]:
+        """The entries of `seq`; [] if the ring lacks it."""
+        low, high = np.searchsorted(self.all_seqs, [seq, seq + 1])
+        return list(map(int, self.all_rows[low:high]))
+
+    def is_over(self, seq: int, default: bool = False) -> bool:
+        low, high = np.searchsorted(self.all_seqs, [seq, seq + 1])
+        return bool(self.over[low:high].all()) if high > low else default
+
+    def after(self, row: int) -> int | None:
+        """The first sequence number that it called after its entry `row`."""
+        later = self.all_seqs[self.all_rows > row]
+        return int(later[0]) if len(later) else None
 
     def calls(self, seq: int) -> tuple[Call, ...]:
         """The operation at `seq`, without the twin that FlightRecorderHook records of it; () if the ring lacks it."""
-        calls = [self.dump.calls[self.dump.call[row]] for row in self.rows.get(seq, ())]
+        calls = [self.dump.calls[self.dump.call[row]] for row in self.rows(seq)]
         own = [x for x in calls if x.backend != "c10d"]
         return tuple(own or calls)
 
@@ -78,7 +97,7 @@ class _Member:
         return tuple(x.signature for x in calls) if calls else None
 
     def row(self, seq: int) -> int | None:
-        rows = self.rows.get(seq)
+        rows = self.rows(seq)
         return rows[-1] if rows else None
 
     def stack(self, seq: int) -> tuple[str, ...]:
@@ -124,18 +143,15 @@ def _member(
     mine = np.nonzero(np.isin(dump.group, infos))[0] if len(infos) > 1 else np.nonzero(dump.group == infos[0])[0]
     p2p = (dump.flags[mine] & P2P) > 0
     collective = mine[~p2p]
-    rows: dict[int, list[int]] = {}
-    over: dict[int, bool] = {}
-    for row, seq, ok in zip(collective.tolist(), dump.seq[collective].tolist(), done[collective].tolist(), strict=True):
-        rows.setdefault(seq, []).append(row)
-        over[seq] = over.get(seq, True) and ok
-    seqs = np.array(sorted(rows), dtype=np.int64)
+    order = np.argsort(dump.seq[collective], kind="stable")
+    rows = collective[order]
+    seqs, over = dump.seq[rows], done[rows]
     backends = {dump.calls[i].backend for i in set(dump.call[mine[-64:]].tolist())}
     lenient = bool(backends & LENIENT)
     info = next((dump.groups[i] for i in infos if dump.groups[i].enqueued is not None), None)
     enqueued = int(seqs[-1]) if len(seqs) else None
-    finished = [seq for seq, ok in over.items() if ok]
-    completed = max(finished) if finished else None
+    finished = seqs[over]
+    completed = int(finished[-1]) if len(finished) else None
     if len(mine) and not dump.partial:
         # A p2p entry carries the number of collectives before it.
         enqueued = max(enqueued or 0, int(dump.seq[mine].max()))
@@ -245,9 +261,9 @@ def _stand(
     for member in members.values():
         seq = member.completed or 0
         while seq > agreed:
-            calls = member.calls(seq) or next((m.calls(seq) for m in members.values() if seq in m.rows), ())
+            calls = member.calls(seq) or next((m.calls(seq) for m in members.values() if m.rows(seq)), ())
             one_sided = bool(calls) and calls[-1].kind in ONE_SIDED and len(ranks) > 1
-            if not one_sided and not _last_is_unsure(member, seq, last_row) and member.done.get(seq, True):
+            if not one_sided and not _last_is_unsure(member, seq, last_row) and member.is_over(seq, True):
                 agreed = seq
                 break
             seq -= 1
@@ -261,7 +277,7 @@ def _stand(
         if later:
             waiting[rank] = min(later)
         elif (
-            not member.rows
+            not len(member.all_seqs)
             and (member.enqueued or 0) > max(member.completed or 0, agreed)
             and member.completed is not None
         ):
@@ -356,6 +372,17 @@ class _Job:
                         return at
                     break
         return None
+
+    def usual(self, rank: int, row: int) -> set[str]:
+        """Kinds of calls that the rank's history leads to expect at its entry `row`."""
+        tokens = self.tokens(rank)
+        for width in CONTEXTS:
+            if row >= 2 * width:
+                before = tokens[row - width : row]
+                found = {tokens[i][1][0] for i in range(width, row) if tokens[i - width : i] == before}
+                if found:
+                    return found
+        return set()
 
     def next_groups(self, rank: int) -> set[int]:
         """Indices of the groups that the rank's history leads to expect its next call in."""
@@ -468,7 +495,8 @@ def _absent(dump: Dump, rank: int) -> _Member:
     """A member whose dump does not know the group: it has not used it, if the dump is one that lists what was used."""
     unused = not dump.partial and (dump.has_status or (dump.count > 0 and int(dump.record_id.min()) == 0))
     zero = 0 if unused else None
-    return _Member(rank, dump, np.zeros(0, np.int64), {}, {}, np.zeros(0, np.int64), zero, zero, True, False)
+    none = np.zeros(0, np.int64)
+    return _Member(rank, dump, none, none, np.zeros(0, np.bool_), none, zero, zero, True, False)
 
 
 # --- sends and receives ---------------------------------------------------------------------------------------------
@@ -526,7 +554,7 @@ def _passed(job: _Job, waiter: int, row: int, other: int) -> int | None:
         mine, theirs = group.members.get(waiter), group.members.get(other)
         if mine is None or theirs is None or theirs.enqueued is None:
             continue
-        after = next((int(x) for x in mine.seqs if mine.rows[int(x)][0] > row), None)
+        after = mine.after(row)
         if after is not None and theirs.enqueued >= after:
             before = theirs.row(after - 1)
             start = before + 1 if before is not None else 0
@@ -588,7 +616,11 @@ def _witnesses(group: _Standing, seq: int, ranks: Iterable[int]) -> tuple[Eviden
         row = member.row(seq)
         if row is not None:
             state = (
-                "completed" if member.done[seq] else "started" if member.dump.flags[row] & STARTED else "not completed"
+                "completed"
+                if member.is_over(seq)
+                else "started"
+                if member.dump.flags[row] & STARTED
+                else "not completed"
             )
             call = member.calls(seq)[-1]
             text = f"group {group.label}, collective {seq}: {_shape(call)}, {state}{_place(member.stack(seq))}"
@@ -632,7 +664,7 @@ def _state(group: _Standing, note: str | None = None) -> GroupState:
             row = member.row(seq)
             if row is None:
                 continue
-            if member.done[seq]:
+            if member.is_over(seq):
                 completed.append(rank)
             if member.dump.flags[row] & (STARTED | COMPLETED) and member.timed:
                 started.append(rank)
@@ -679,19 +711,19 @@ def _parting(group: _Standing, rank: int, peers: Sequence[int]) -> _Parting | No
     """Where `rank` left its peers' sequence by one call and then ran beside it, shifted; by stacks, sizes and types."""
     member = group.members[rank]
     others = [group.members[x] for x in peers if x != rank][:7]
-    if not others or not len(member.seqs):
+    if not others or not len(member.all_seqs):
         return None
 
     def word(one: _Member, seq: int) -> Any:
-        return (one.signature(seq), one.stack(seq)) if seq in one.rows else None
+        return (one.signature(seq), one.stack(seq)) if one.rows(seq) else None
 
     reference: dict[int, Any] = {}
-    for seq in {int(x) for one in others for x in one.seqs}:
+    for seq in {x for one in others for x in one.seqs}:
         votes = Counter(w for one in others if (w := word(one, seq)) is not None)
         top = votes.most_common(1)
         if top and top[0][1] * 2 > sum(votes.values()):
             reference[seq] = top[0][0]
-    own = {int(seq): word(member, int(seq)) for seq in member.seqs}
+    own = {seq: word(member, seq) for seq in member.seqs}
     both = sorted(own.keys() & reference.keys())
     first = next((seq for seq in both if own[seq] != reference[seq]), None)
     if first is None:
@@ -702,7 +734,7 @@ def _parting(group: _Standing, rank: int, peers: Sequence[int]) -> _Parting | No
         straight = [own[s] == reference[s] for s in both if s >= start]
         matched = sum(a == b for a, b in pairs)
         if matched >= 2 and matched >= 0.8 * len(pairs) and matched > sum(straight) + 1:
-            stacks = [next((x.stack(first) for x in others if first in x.rows), ()), member.stack(first)]
+            stacks = [next((x.stack(first) for x in others if x.rows(first)), ()), member.stack(first)]
             return _Parting(first, by, matched, *stacks)
     return None
 
@@ -715,7 +747,7 @@ def _expected_next(group: _Standing, ranks: Sequence[int], seq: int) -> set[Any]
         here = [member.signature(x) for x in (seq - 2, seq - 1, seq)]
         if None in here:
             continue
-        for old in member.seqs[:-1].tolist():
+        for old in member.seqs[:-1]:
             if old < seq and [member.signature(x) for x in (old - 2, old - 1, old)] == here:
                 following = member.signature(old + 1)
                 if following is not None:
@@ -777,6 +809,15 @@ def _departs_at(job: _Job, group: _Standing, rank: int, seq: int) -> bool:
     return row is not None and job.departs(rank, row) == row
 
 
+def _departs_by(job: _Job, group: _Standing, rank: int, seq: int) -> bool:
+    """The rank's calls leave its habits between the group's collective before `seq` and that one."""
+    row, before = group.members[rank].row(seq), group.members[rank].row(seq - 1)
+    if row is None:
+        return False
+    where = job.departs(rank, before + 1 if before is not None else row)
+    return where is not None and where <= row
+
+
 def _usual(job: _Job, group: _Standing, seq: int, votes: Mapping[Any, list[int]]) -> Any:
     """The signature that sister groups (same description and size) have at `seq`; None if they do not decide."""
     sisters: Counter[Any] = Counter()
@@ -811,9 +852,9 @@ def _judged(job: _Job, group: _Standing, seq: int, most: Sequence[int], rest: Se
             {"first_divergence_seq": parting.seq},
             weight,
         )
-    later = [x for x in (seq + 1, seq + 2, seq + 3) if x in member.rows]
-    if later and all(member.signature(x) == peer.signature(x) for x in later if x in peer.rows):
-        straight = any(x in peer.rows for x in later)
+    later = [x for x in (seq + 1, seq + 2, seq + 3) if member.rows(x)]
+    if later and all(member.signature(x) == peer.signature(x) for x in later if peer.rows(x)):
+        straight = any(peer.rows(x) for x in later)
     else:
         straight = False
     if not straight:
@@ -858,7 +899,7 @@ def _edges(job: _Job, owed: Sequence[_Owed]) -> dict[int, set[int]]:
         if waited and group.seq is not None:
             for rank in group.arrived:
                 member = group.members[rank]
-                if not member.done.get(group.seq, False):
+                if not member.is_over(group.seq):
                     edges[rank] |= waited
     for one in owed:
         edges[one.waiter].add(one.ower)
@@ -1071,7 +1112,12 @@ class _Verdict:
                 f"posted {call.op} {'to' if call.kind == 'send' else 'from'} rank {one.ower}, which has no counterpart"
             )
             witnesses += (_evidence(member, one.row, text),)
-        self._add((culprit,), "deadlock", weight, says, group, witnesses, detail)
+        cause = "deadlock"
+        if row is not None and culprit in departing:
+            kinds = {dump.calls[dump.call[row]].kind, *self.job.usual(culprit, row)}
+            if not kinds & {"send", "recv", "coalesced"} or not self.job.usual(culprit, row) & {"send", "recv"}:
+                cause = "collective_skipped"
+        self._add((culprit,), cause, weight, says, group, witnesses, detail)
         self.cannot_exclude |= set(self.job.no_data)
         return True
 
@@ -1108,7 +1154,7 @@ class _Verdict:
             )
             if len(passed) >= len(group.arrived):
                 odd = [x for x in ranks if job.departs(x, passed[x]) is not None]
-                more = [x for x in group.arrived if _departs_at(job, group, x, seq)]
+                more = [x for x in group.arrived if _departs_by(job, group, x, seq)]
                 ranks = tuple(odd) if odd and not more else tuple(more) if more and not odd else ()
                 if more and ranks == tuple(more):
                     says = (
@@ -1137,7 +1183,7 @@ class _Verdict:
         blocked = {x for x, targets in self.edges.items() if targets}
         for group in joint:
             # Everybody has entered, nobody has completed it: whoever stands in it does not get on.
-            blocked |= {x for x in group.arrived if not group.members[x].done.get(group.seq or 0, False)}
+            blocked |= {x for x in group.arrived if not group.members[x].is_over(group.seq or 0)}
         late = {x for group in job.stuck for x in group.missing} | {x.ower for x in self.owed}
         sinks = sorted(x for x in waited & late if x in job.dumps and x not in blocked and not self._unsure(x))
         behind = sorted({x for group in job.groups.values() for x in group.lagging})
@@ -1468,7 +1514,7 @@ class _Verdict:
                 continue
             why = f"entered collective {group.seq} of group {group.label}"
             for rank in group.arrived:
-                if not group.members[rank].done.get(group.seq, False):
+                if not group.members[rank].is_over(group.seq):
                     yield Wait(waiter=rank, waited=waited, why=why, group=group.label, seq=group.seq)
         for one in self.owed:
             dump = self.job.dumps[one.waiter]
@@ -1501,8 +1547,8 @@ class _Verdict:
             frames = dump.stacks[dump.stack[-1]] if dump.count and dump.stack[-1] >= 0 else ()
             started = None
             if member is not None and member.timed:
-                rows = [s for s, r in member.rows.items() if dump.flags[r[-1]] & (STARTED | COMPLETED)]
-                started = max(rows, default=None)
+                ran = member.all_seqs[(dump.flags[member.all_rows] & (STARTED | COMPLETED)) > 0]
+                started = int(ran[-1]) if len(ran) else None
             yield RankCounters(
                 rank=rank,
                 source=dump.path,

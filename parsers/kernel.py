@@ -375,7 +375,7 @@ def _event(line: Line, text: str, entry: KernelEntry, found: re.Match[str], host
     )
 
 
-NEEDLES = tuple(needle for entry in kernel_entries() if entry.log != "job" for needle in entry.needles)
+NEEDLES = tuple(needle for entry in kernel_entries() if entry.id not in ELSEWHERE for needle in entry.needles)
 
 
 @parser(title="Kernel, systemd, BMC and report lines (kernel.toml)", literals=NEEDLES)

@@ -35,6 +35,8 @@ HIGH, MEDIUM = 0.8, 0.4
 MAX_INCIDENTS = 12
 MAX_STEPS = 40
 """Of one evidence chain."""
+MAX_LINES = 6
+"""Of one step."""
 MAX_DRAWN = 48
 """Key events in the timeline and its table."""
 MAX_ALIKE = 12
@@ -48,6 +50,8 @@ MAX_GPUS = 256
 MAX_INPUTS = 300
 MAX_PROBLEMS = 200
 MAX_CONTRIBUTING = 20
+SHORT_BASE = 16
+"""Characters of a common folder that may stand before every path."""
 RAW_CHARS, CONTEXT_CHARS, ROW_CHARS = 2000, 300, 400
 """Characters of a log line shown as evidence, as its neighbour, in a table row."""
 TICKET_LINES, TICKET_CHARS = 12, 400
@@ -82,6 +86,14 @@ def ranks_words(numbers: Sequence[int]) -> str:
     if len(set(numbers)) == 1:
         return f"rank {numbers[0]}"
     return f"ranks {span(numbers)}" + (f" ({len(set(numbers)):,} ranks)" if len(set(numbers)) > 4 else "")
+
+
+def sentence(text: str) -> str:
+    """`text` with a capital and a full stop, where it begins with a plain word and ends with one."""
+    first = text.split(" ", 1)[0].rstrip(",:;")
+    if first.isalpha() and first.islower():
+        text = text[0].upper() + text[1:]
+    return text + "." if text[-1:].isalnum() or text[-1:] in ")`" else text
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
@@ -264,21 +276,29 @@ def some(rows: Iterable[Any], limit: int) -> Some:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One link of the evidence chain."""
+class Raw:
+    """A line of a log that a step rests on."""
 
     anchor: str
-    says: str
     when: str
     error: str
     place: str
     """host, rank, GPU as far as known."""
     where: str
     """file:line"""
-    line: str
     before: tuple[str, ...]
     text: str | None
     after: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One link of the evidence chain."""
+
+    says: str
+    lines: tuple[Raw, ...]
+    more: int
+    """Lines that say the same and are left off."""
     inference: bool
     weight: str
 
@@ -505,12 +525,14 @@ class ClockView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     title: str
+    readable: bool
     version: str
     command: str
     zone: str
     redacted: bool
     coverage: str
     digest: str
+    base: str
     incidents: tuple[IncidentView, ...]
     incidents_more: int
     ranks: RanksView | None
@@ -539,6 +561,14 @@ STATES = {
 _INTEREST = {"culprit": 0, "dead": 1, "no-data": 2, "blocked": 3, "completed": 4, "waiting": 5}
 
 
+def _base(paths: Sequence[str]) -> str:
+    """The longest folder, with its slash, that all `paths` begin with; '' where it is too short to be in the way."""
+    low, high = min(paths, default=""), max(paths, default="")
+    same = next((n for n, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
+    base = low[: low.rfind("/", 0, same if same < len(low) else len(low)) + 1]
+    return base if len(base) > SHORT_BASE and "!" not in base else ""
+
+
 class _Lookup:
     """Events by place, ranks by number and GPU; made once for a document."""
 
@@ -556,6 +586,16 @@ class _Lookup:
             if pci:
                 self.rank_of[row.get("host"), pci] = row["rank"]
 
+        self.base = _base([str(r["path"]) for r in doc.get("inputs") or ()])
+        """The folder that all inputs lie in; left off where a path is shown."""
+
+    def path(self, source: object) -> str:
+        return clean(str(source).removeprefix(self.base), ROW_CHARS)
+
+    def where(self, source: object, line: object) -> str:
+        """'file:line' for a reader."""
+        return "no file" if not source else self.path(source) + ("" if line is None else f":{line}")
+
     def event(self, evidence: Doc) -> Doc | None:
         """The event at the evidence's place; with the same text where a binary file has no lines."""
         found = self.at.get((evidence.get("source"), evidence.get("line")), ())
@@ -571,12 +611,6 @@ class _Lookup:
             host = self.host_of.get(rank)
         who = f"rank {rank}" if rank is not None else f"GPU {clean(pci, 40)}" if pci else "system"
         return (clean(host, 80) if host else "host not known"), who
-
-
-def _where(source: object, line: object) -> str:
-    if not source:
-        return "no file"
-    return clean(source, ROW_CHARS) + (f":{line}" if line is not None else "")
 
 
 def gpu_words(gpu: Doc) -> str:
@@ -618,7 +652,24 @@ def _headline(verdict: Doc, host_of: Mapping[int, str]) -> str:
         return f"Not certain enough to name a culprit; perhaps: {title[:1].lower()}{title[1:]}"
     if not who:
         return f"{'' if status == 'identified' else 'Probably: '}{title}. No single rank is to blame"
-    return f"{_upper(who)}: {title}" if status == "identified" else f"Probably {who}: {title}"
+    claim = _claim(who, title, len(set(listed(verdict["culprit_ranks"]))))
+    return _upper(claim) if status == "identified" else f"Probably {claim}"
+
+
+def _claim(who: str, title: str, ranks: int) -> str:
+    """'rank 5 on node-a never entered the collective', 'rank 3: CUDA out of memory'."""
+    if ranks:
+        title = title.removesuffix(" on one rank")
+        if title.startswith("A rank "):
+            rest = title.removeprefix("A rank ")
+            if ranks > 1:
+                rest = re.sub("^(was|is) ", lambda m: "were " if m[1] == "was" else "are ", rest)
+            return f"{who} {rest}"
+    if title.startswith("A node ") and who.startswith("host "):
+        return f"{who} {title.removeprefix('A node ')}"
+    if title.startswith(("A ", "The ")):
+        title = "the " + title.removeprefix("A ").removeprefix("The ")
+    return f"{who}: {title}"
 
 
 def _collective(incident: Doc) -> str:
@@ -642,33 +693,57 @@ def _collective(incident: Doc) -> str:
 # --- parts of an incident ---------------------------------------------------------------------------------------------
 
 
-def _steps(incident: Doc, lookup: _Lookup) -> Iterator[Step]:
+def _steps(incident: Doc, lookup: _Lookup) -> tuple[list[Step], dict[tuple[object, object], str]]:
+    """The evidence chain, and by (source, line) the anchor of each line that is shown in it.
+
+    Neighbours that say the same, or 'also: ' and the same, are one step with several lines.
+    """
+    claims: list[tuple[str, list[tuple[str, Doc]]]] = []
     taken: set[str] = set()
     for n, item in enumerate(incident["verdict"]["evidence"], 1):
-        event = lookup.event(item) or {}
         own = item.get("id")
-        anchor = f"i{incident['id']}-e{n}"
-        if isinstance(own, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,60}", own) and own not in taken:
-            anchor = f"i{incident['id']}-{own}"
-        taken.add(str(own))
-        at, error = micros(item.get("time") or event.get("time")), event.get("time_uncertainty_s")
-        host, who = lookup.place(event) if event else ("", "")
-        text = item.get("text")
-        weight = item.get("weight")
-        yield Step(
-            anchor=anchor,
-            says=clean(item["says"]),
-            when="time not known" if at is None else moment(at, error) + " UTC",
-            error="" if at is None else plus_minus(error),
-            place=", ".join(x for x in (host, who) if x),
-            where=_where(item.get("source"), item.get("line")),
-            line="" if item.get("line") is None else str(item["line"]),
-            before=tuple(clean(x, CONTEXT_CHARS) for x in (item.get("before") or ())[-3:]),
-            text=None if text is None else clean(text),
-            after=tuple(clean(x, CONTEXT_CHARS) for x in (item.get("after") or ())[:3]),
-            inference=bool(item.get("inference")),
-            weight="" if weight is None else f"{weight:+.1f}",
+        usable = isinstance(own, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,60}", own) and own not in taken
+        anchor = f"i{incident['id']}-{own if usable else f'e{n}'}"
+        taken |= {str(own), f"e{n}"}
+        says = clean(item["says"]).removeprefix("also: ")
+        if claims and claims[-1][0] == says:
+            claims[-1][1].append((anchor, item))
+        else:
+            claims.append((says, [(anchor, item)]))
+    steps: list[Step] = []
+    anchors: dict[tuple[object, object], str] = {}
+    for says, items in claims:
+        weights = [item["weight"] for _, item in items if item.get("weight") is not None]
+        for anchor, item in items[:MAX_LINES] if len(steps) < MAX_STEPS else ():
+            if item.get("source"):
+                anchors[item["source"], item.get("line")] = anchor
+        steps.append(
+            Step(
+                says=sentence(says),
+                lines=tuple(_raw(anchor, item, lookup) for anchor, item in items[:MAX_LINES]),
+                more=max(0, len(items) - MAX_LINES),
+                inference=all(item.get("inference") for _, item in items),
+                weight=f"{max(weights, key=abs):+.1f}" if weights else "",
+            )
         )
+    return steps, anchors
+
+
+def _raw(anchor: str, item: Doc, lookup: _Lookup) -> Raw:
+    event = lookup.event(item) or {}
+    at, error = micros(item.get("time") or event.get("time")), event.get("time_uncertainty_s")
+    host, who = lookup.place(event) if event else ("", "")
+    text = item.get("text")
+    return Raw(
+        anchor=anchor,
+        when="time not known" if at is None else moment(at, error) + " UTC",
+        error="" if at is None else plus_minus(error),
+        place=", ".join(x for x in (host, who) if x),
+        where=lookup.where(item.get("source"), item.get("line")),
+        before=tuple(clean(x, CONTEXT_CHARS) for x in (item.get("before") or ())[-3:]),
+        text=None if text is None else clean(text),
+        after=tuple(clean(x, CONTEXT_CHARS) for x in (item.get("after") or ())[:3]),
+    )
 
 
 def _bounds(doc: Doc, incident: Doc) -> tuple[int | None, int | None]:
@@ -764,7 +839,10 @@ def _timeline(doc: Doc, incident: Doc, lookup: _Lookup, anchors: Mapping[tuple[o
         day=day,
         rows=rows,
         untimed=some(
-            ((kind_words(e), ", ".join(lookup.place(e)), _where(e.get("source"), e.get("line"))) for e in untimed),
+            (
+                (kind_words(e), ", ".join(lookup.place(e)), lookup.where(e.get("source"), e.get("line")))
+                for e in untimed
+            ),
             MAX_UNTIMED,
         ),
         more=len(found) - len(best),
@@ -801,7 +879,9 @@ def _moment(
         at_us=at,
         error_us=None if error is None else round(error * 1e6),
         role=event.get("role", "context"),
-        label=f"{number}: {kind_words(event)}, {lane[1]}, {moment(at, error)} UTC {plus_minus(error)}",
+        label=""
+        if not number
+        else f"{number}: {kind_words(event)}, {lane[1]}, {moment(at, error)} UTC {plus_minus(error)}",
         href=anchors.get((event.get("source"), event.get("line")), f"i{incident}-t{number}"),
         waited_us=round(waited * 1000) if isinstance(waited, (int, float)) and waited > 0 else None,
         weight=weight,
@@ -836,7 +916,7 @@ def _occurrences(
             who=who,
             role=event.get("role", "context"),
             what=kind_words(event),
-            where=_where(event.get("source"), event.get("line")),
+            where=lookup.where(event.get("source"), event.get("line")),
             order=order,
             drawn=m.number not in outside,
         )
@@ -992,9 +1072,9 @@ def _graph(waits: Sequence[Doc], culprits: set[int]) -> GraphView | None:
     return GraphView(picture=picture, labels=tuple(labels))
 
 
-def _contributing(incident: Doc) -> Iterator[tuple[str, str, str]]:
+def _contributing(incident: Doc, lookup: _Lookup) -> Iterator[tuple[str, str, str]]:
     for row in incident.get("contributing") or ():
-        where = _where(row.get("source"), row.get("line")) if row.get("source") else ""
+        where = lookup.where(row.get("source"), row.get("line")) if row.get("source") else ""
         yield cause_title(str(row["cause"])), clean(row["says"]), where
 
 
@@ -1052,8 +1132,28 @@ def _sure(verdict: Doc) -> str:
     return f"{confidence_word(confidence)} confidence, {confidence:.2f}"
 
 
+def _cleared(verdict: Doc, lookup: _Lookup | None) -> list[ClearedRow]:
+    """The cleared suspects; ranks with the same reason and no line of their own share a row."""
+    together: dict[tuple[object, ...], list[Doc]] = {}
+    for n, c in enumerate(verdict.get("cleared") or ()):
+        alone = c.get("rank") is None or (c.get("text") and lookup)
+        together.setdefault((n,) if alone else ("", c["why"]), []).append(c)
+    rows = []
+    for group in together.values():
+        c, ranks = group[0], [c["rank"] for c in group if c.get("rank") is not None]
+        rows.append(
+            ClearedRow(
+                who=_upper(ranks_words(ranks)) if len(group) > 1 else clean(c["who"], 160),
+                why=sentence(clean(c["why"])),
+                where=lookup.where(c["source"], c.get("line")) if lookup and c.get("source") else "",
+                text=clean(c["text"], ROW_CHARS) if c.get("text") else None,
+            )
+        )
+    return rows
+
+
 def _not_to_blame(verdict: Doc) -> list[tuple[str, str]]:
-    found = [(clean(c["who"], 160), clean(c["why"])) for c in verdict.get("cleared") or ()]
+    found = [(row.who, row.why) for row in _cleared(verdict, None)]
     cleared = {c.get("rank") for c in verdict.get("cleared") or ()}
     reporters = [r for r in listed(verdict["reporting_ranks"]) if r not in listed(verdict["culprit_ranks"])]
     for who, _ in found:
@@ -1074,12 +1174,7 @@ def _not_to_blame(verdict: Doc) -> list[tuple[str, str]]:
 def _incident(doc: Doc, incident: Doc, lookup: _Lookup, table_rows: int) -> IncidentView:
     verdict = incident["verdict"]
     rows: Sequence[Doc] = incident.get("ranks") or (doc["ranks"] if len(doc["incidents"]) == 1 else ())
-    steps = some(_steps(incident, lookup), MAX_STEPS)
-    anchors = {
-        (item.get("source"), item.get("line")): step.anchor
-        for item, step in zip(verdict["evidence"], steps.rows, strict=False)
-        if item.get("source")
-    }
+    steps, anchors = _steps(incident, lookup)
     prefix = f"i{incident['id']}-"
     actions = tuple(
         ActionRow(
@@ -1107,11 +1202,11 @@ def _incident(doc: Doc, incident: Doc, lookup: _Lookup, table_rows: int) -> Inci
         actions=actions[1:],
         not_to_blame=tuple(blameless[:4]),
         not_to_blame_more=max(0, len(blameless) - 4),
-        unknown=tuple(clean(x) for x in verdict["missing_evidence"][:20]),
+        unknown=tuple(sentence(clean(x)) for x in verdict["missing_evidence"][:20]),
         cannot_exclude=ranks_words(excluded) if excluded else "",
         onset="time not known" if onset is None and detected is None else when,
-        steps=steps,
-        weights=any(s.weight for s in steps.rows),
+        steps=some(steps, MAX_STEPS),
+        weights=any(s.weight for s in steps[:MAX_STEPS]),
         timeline=_timeline(doc, incident, lookup, anchors),
         ranks=_ranks_view(rows, prefix, set(listed(verdict["reporting_ranks"])), table_rows),
         groups=some(_groups(incident), MAX_GROUPS),
@@ -1127,26 +1222,16 @@ def _incident(doc: Doc, incident: Doc, lookup: _Lookup, table_rows: int) -> Inci
             )
             for a in verdict["alternatives"][:20]
         ),
-        cleared=some(
-            (
-                ClearedRow(
-                    who=clean(c["who"], 160),
-                    why=clean(c["why"]),
-                    where=_where(c.get("source"), c.get("line")) if c.get("source") else "",
-                    text=clean(c["text"], ROW_CHARS) if c.get("text") else None,
-                )
-                for c in verdict.get("cleared") or ()
-            ),
-            40,
-        ),
-        contributing=some(_contributing(incident), MAX_CONTRIBUTING),
+        cleared=some(_cleared(verdict, lookup), 40),
+        contributing=some(_contributing(incident, lookup), MAX_CONTRIBUTING),
     )
 
 
 # --- parts of the page ------------------------------------------------------------------------------------------------
 
 
-def _gpus(doc: Doc, lookup: _Lookup) -> list[GpuRow]:
+def _gpus(doc: Doc, lookup: _Lookup) -> Some:
+    """One row a GPU, those that something was logged about first."""
     suspects = {
         (g.get("host"), g.get("pci")) for i in doc["incidents"] for g in i["verdict"]["culprit_gpus"] if g.get("pci")
     }
@@ -1154,30 +1239,28 @@ def _gpus(doc: Doc, lookup: _Lookup) -> list[GpuRow]:
     for event in lookup.events:
         if event.get("gpu_pci") and event.get("role") != "context":
             by_place.setdefault((event.get("host"), event["gpu_pci"]), []).append(event)
-    found: list[tuple[bool, GpuRow]] = []
-    listed_gpus: set[tuple[object, object]] = set()
     cards = [(h["name"], g) for h in doc.get("hosts") or () for g in h.get("gpus") or ()]
-    listed_gpus.update((host, g.get("pci")) for host, g in cards)
-    cards += [(host, {"pci": pci}) for host, pci in by_place if (host, pci) not in listed_gpus]
-    for host, gpu in cards:
+    known = {(host, g.get("pci")) for host, g in cards}
+    cards += [(host, {"pci": pci}) for host, pci in by_place if (host, pci) not in known]
+    cards.sort(key=lambda c: (c[0], c[1].get("pci")) not in by_place and (c[0], c[1].get("pci")) not in suspects)
+    rows = []
+    for host, gpu in cards[:MAX_GPUS]:
         place = (host, gpu.get("pci"))
-        events = by_place.get(place, []) if gpu.get("pci") else []
-        rank = lookup.rank_of.get((host, gpu.get("pci") or ""))
-        suspect = place in suspects
-        row = GpuRow(
-            host=or_na(host),
-            index=or_na(gpu.get("index")),
-            pci=or_na(gpu.get("pci")),
-            rank=or_na(rank),
-            model=or_na(gpu.get("model")),
-            uuid=or_na(gpu.get("uuid")),
-            serial=or_na(gpu.get("serial")),
-            seen=tuple(_seen(events)),
-            details=tuple((clean(k, 40), or_na(v)) for k, v in list((gpu.get("details") or {}).items())[:16]),
-            suspect=suspect,
+        rows.append(
+            GpuRow(
+                host=or_na(host),
+                index=or_na(gpu.get("index")),
+                pci=or_na(gpu.get("pci")),
+                rank=or_na(lookup.rank_of.get((host, gpu.get("pci") or ""))),
+                model=or_na(gpu.get("model")),
+                uuid=or_na(gpu.get("uuid")),
+                serial=or_na(gpu.get("serial")),
+                seen=tuple(_seen(by_place.get(place, ()) if gpu.get("pci") else ())),
+                details=tuple((clean(k, 40), or_na(v)) for k, v in list((gpu.get("details") or {}).items())[:16]),
+                suspect=place in suspects,
+            )
         )
-        found.append((not (suspect or events), row))
-    return [row for _, row in sorted(found, key=lambda x: x[0])]
+    return Some(rows=tuple(rows), more=len(cards) - len(rows))
 
 
 def _seen(events: Sequence[Doc]) -> Iterator[str]:
@@ -1232,7 +1315,7 @@ def _events(lookup: _Lookup, budget: int) -> Some:
                 role=clean(e.get("role", "context"), 20),
                 severity=clean(e.get("severity", "info"), 20),
                 what=kind_words(e),
-                where=_where(e.get("source"), e.get("line")),
+                where=lookup.where(e.get("source"), e.get("line")),
                 text=clean(e.get("text", ""), ROW_CHARS),
                 repeats=int(e.get("repeats") or 1),
             )
@@ -1249,7 +1332,7 @@ def _inputs(doc: Doc, lookup: _Lookup) -> Some:
     kept = sorted(range(len(rows)), key=lambda i: (_STATUS_ORDER.get(rows[i]["status"], 3), i))[:MAX_INPUTS]
     shown = [
         InputView(
-            path=clean(r["path"], ROW_CHARS),
+            path=lookup.path(r["path"]),
             format=or_na(r["format"]),
             status=r["status"],
             reason=clean(r["reason"]) if r.get("reason") else "",
@@ -1287,6 +1370,12 @@ def _coverage(doc: Doc) -> str:
     return f"{text}; nothing from {ranks_words(silent)}." if silent else f"{text}."
 
 
+def _offset(seconds: float | None) -> str:
+    if seconds is None:
+        return "n/a"
+    return f"{seconds:+,.3f} s" if abs(seconds) >= 1000 else f"{seconds:+.6g} s" if seconds else "0 s"
+
+
 def _digest(doc: Doc) -> str:
     """SHA-256 over 'hash  path' lines of all inputs, in the document's order; '' where hashes were not taken."""
     lines = [f"{clean(r['sha256'])}  {clean(r['path'])}\n" for r in doc["inputs"] if r.get("sha256")]
@@ -1303,7 +1392,7 @@ def _page(doc: Doc) -> Page:
     gpus = _gpus(doc, lookup)
     tool = doc["tool"]
     if not doc["incidents"]:
-        title = "No failure was found in these files"
+        title = NOTHING_FAILED if _readable(doc) else NOTHING_READ
     elif len(doc["incidents"]) == 1:
         title = incidents[0].headline
     else:
@@ -1311,23 +1400,25 @@ def _page(doc: Doc) -> Page:
     own_ranks = any(i.ranks.total for i in incidents)
     return Page(
         title=title,
+        readable=_readable(doc),
         version=clean(tool["version"], 40),
         command=clean(tool["command"]) if tool.get("command") else "",
         zone=clean(tool["timezone"], 60) if tool.get("timezone") else "",
         redacted=bool(tool.get("redacted")),
         coverage=_coverage(doc),
         digest=_digest(doc),
+        base=clean(lookup.base),
         incidents=incidents,
         incidents_more=len(doc["incidents"]) - len(shown),
         ranks=None if own_ranks or not world else _ranks_view(doc["ranks"], "", set(), 1024),
-        gpus=some(gpus, MAX_GPUS),
-        gpus_details=any(g.details for g in gpus[:MAX_GPUS]),
+        gpus=gpus,
+        gpus_details=any(g.details for g in gpus.rows),
         clocks=some(
             (
                 ClockView(
                     clock=clean(c["clock"], 160),
                     host=or_na(c.get("host")),
-                    offset="n/a" if c["offset_s"] is None else f"{c['offset_s']:+,.6g} s",
+                    offset=_offset(c["offset_s"]),
                     error=plus_minus(c["uncertainty_s"]),
                     basis=clean(c["basis"], 40),
                     note=clean(c["note"]) if c.get("note") else "",
@@ -1339,7 +1430,10 @@ def _page(doc: Doc) -> Page:
         inputs=_inputs(doc, lookup),
         inputs_summary=_inputs_summary(doc),
         problems=some(
-            ((clean(p["says"]), clean(p["source"], ROW_CHARS) if p.get("source") else "") for p in doc["problems"]),
+            (
+                (sentence(clean(p["says"])), lookup.path(p["source"]) if p.get("source") else "")
+                for p in doc["problems"]
+            ),
             MAX_PROBLEMS,
         ),
         events=events,
@@ -1351,11 +1445,14 @@ def _page(doc: Doc) -> Page:
 # --- the embedded document --------------------------------------------------------------------------------------------
 
 
+_SHORTEST_EVENT = 200
+"""Characters of JSON that an event takes at least."""
+
+
 def embedded(doc: Doc, limit: int) -> str:
     """`doc` as JSON that cannot end its script element. Above `limit` characters lists are shortened, and key `cut`
     says which: the whole is what --json writes."""
-    whole = _json(doc)
-    if len(whole) <= limit:
+    if len(doc["events"]) * _SHORTEST_EVENT <= limit and len(whole := _json(doc)) <= limit:
         return whole
     small: dict[str, Any] = dict(doc)
     cut: dict[str, int] = {}
@@ -1371,6 +1468,8 @@ def embedded(doc: Doc, limit: int) -> str:
     ]
     important = sorted(doc["events"], key=lambda e: (not e.get("key"), e.get("role") == "context"))
     for keep in (2000, 500, 100, 20, 0):
+        if keep * _SHORTEST_EVENT > limit:
+            continue
         chosen = {id(e) for e in important[:keep]}
         events = [e for e in doc["events"] if id(e) in chosen]
         cut["events"] = len(doc["events"]) - len(events)
@@ -1478,13 +1577,22 @@ class TicketLine:
     """A log line or command, quoted."""
 
 
+NOTHING_FAILED = "No failure was found in these files"
+NOTHING_READ = "Nothing in these files could be read as a log"
+
+
+def _readable(doc: Doc) -> bool:
+    """Some file was understood: only then does the absence of a failure mean something."""
+    return any(r["status"] in ("read", "partial") and r["format"] != "unknown" for r in doc["inputs"])
+
+
 def _ticket_rows(doc: Doc) -> list[TicketLine]:
     lookup = _Lookup(doc)
     incidents = doc["incidents"]
     tool = f"nccl-forensics {clean(doc['tool']['version'], 40)}, {_inputs_summary(doc)}"
     if not incidents:
         rows = [
-            TicketLine(label="Result", text="No failure was found in these files"),
+            TicketLine(label="Result", text=NOTHING_FAILED if _readable(doc) else NOTHING_READ),
             TicketLine(label="Seen", text=_coverage(doc)),
         ]
         rows += [TicketLine(label="Problem", text=clean(p["says"], TICKET_CHARS)) for p in doc["problems"][:3]]
@@ -1516,7 +1624,7 @@ def _ticket_rows(doc: Doc) -> list[TicketLine]:
         rows.append(
             TicketLine(
                 label="Evidence",
-                text=_where(item.get("source"), item.get("line")),
+                text=lookup.where(item.get("source"), item.get("line")),
                 code=clean(item.get("text") or item["says"], 160),
             )
         )

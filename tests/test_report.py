@@ -437,3 +437,85 @@ def test_no_word_of_a_template_is_missing_from_the_package() -> None:
         re.findall(r"""include "([^"]+)"|import "([^"]+)\"""", "".join(p.read_text() for p in folder.glob("*.j2")))
     )
     assert {a or b for a, b in wanted} <= names
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cause", "ranks", "hosts", "status", "headline"),
+    [
+        ("rank_not_arrived", [5], ["node-a"], "identified", "Rank 5 on node-a never entered the collective"),
+        ("rank_not_arrived", [5], [], "suspected", "Probably rank 5 never entered the collective"),
+        ("rank_busy", [5, 6], [], "identified", "Ranks 5, 6 were busy elsewhere for longer than the timeout"),
+        ("gpu_stall", [5], [], "identified", "Rank 5: the rank's GPU was stuck in an earlier kernel"),
+        ("cuda_oom", [2], ["node-a"], "identified", "Rank 2 on node-a: CUDA out of memory"),
+        ("node_lost", [], ["node-a"], "identified", "Host node-a went down"),
+        (
+            "host_oom_kill",
+            [0],
+            ["node-a"],
+            "identified",
+            "Rank 0 on node-a: the kernel killed a rank: host out of memory",
+        ),
+        ("fabric_error", [], [], "suspected", "Probably: The network fabric lost traffic. No single rank is to blame"),
+        ("undetermined", [], [], "undetermined", "These files do not tell who caused the timeout"),
+        ("brand_new_cause", [9], [], "identified", "Rank 9: brand new cause"),
+    ],
+)
+def test_headlines(cause: str, ranks: list[int], hosts: list[str], status: str, headline: str) -> None:
+    doc = report_docs.deadlock()
+    verdict = doc["incidents"][0]["verdict"]
+    verdict |= {"cause": cause, "culprit_ranks": ranks, "culprit_hosts": hosts, "status": status}
+    assert f"<title>{headline.replace(chr(39), '&#39;')}</title>" in report.html(doc)
+    assert headline in report.ticket(doc)
+
+
+def test_lines_that_say_the_same_are_one_step() -> None:
+    doc = report_docs.workstation()
+    rows = doc["incidents"][0]["verdict"]["evidence"]
+    rows[2:2] = [rows[1] | {"says": "also: " + rows[1]["says"], "line": 90_000 + n, "id": None} for n in range(9)]
+    page = Reader(report.html(doc))
+    assert page.text.count(rows[1]["says"]) == 1
+    assert page.ids["i1-xid79"] == page.ids["i1-e3"] == 1
+    assert "4 more lines are in the embedded data." in page.text
+
+
+def test_ranks_cleared_for_the_same_reason_share_a_row() -> None:
+    doc = report_docs.workstation()
+    known = {"gpu_pci": None, "source": None, "line": None, "text": None, "why": "waits for rank 3"}
+    doc["incidents"][0]["verdict"]["cleared"] = [known | {"who": f"Rank {r}", "rank": r} for r in (0, 1, 2, 4, 5, 6, 7)]
+    text = Reader(report.html(doc)).text
+    assert re.search(r"Ranks 0–2, 4–7 \(7 ranks\)\s*Waits for rank 3\.", text)
+    assert "They reported the timeout" not in text
+
+
+@pytest.mark.parametrize(
+    ("paths", "base"),
+    [
+        (["/var/lib/tickets/4711/a.log", "/var/lib/tickets/4711/b/c.log"], "/var/lib/tickets/4711/"),
+        (["/var/lib/tickets/4711/a.log"], "/var/lib/tickets/4711/"),
+        (["/var/lib/tickets/47/a.log", "/var/lib/tickets/48/a.log"], "/var/lib/tickets/"),
+        (["pile/a.log", "pile/b.log"], ""),
+        (["-", "/var/lib/tickets/4711/b.log"], ""),
+        (["/var/lib/tickets/x.tar!a/1", "/var/lib/tickets/x.tar!a/2"], ""),
+        ([], ""),
+    ],
+)
+def test_the_folder_of_all_inputs_is_said_once(paths: list[str], base: str) -> None:
+    doc = report_docs.healthy()
+    doc["inputs"] = [report_docs.input_row(path) for path in paths]
+    page = report.html(doc)
+    assert ("Paths in this report are below" in page) is bool(base)
+    if base:
+        assert f"below <code>{base}</code>" in page
+
+
+def test_a_pile_that_nobody_can_read_is_not_called_healthy() -> None:
+    doc = report_docs.healthy()
+    for row in doc["inputs"]:
+        row["status"] = "failed"
+    for text in (Reader(report.html(doc)).text, report.ticket(doc)):
+        assert "Nothing in these files could be read as a log" in text
+        assert "Nothing failed" not in text
+        assert "No failure was found" not in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from nccl_forensics import catalog, words
 from nccl_forensics.model import Action, GroupState, Hypothesis, Verdict

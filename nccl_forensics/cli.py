@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -166,7 +167,7 @@ def _run(
 ) -> None:
     import json
 
-    from nccl_forensics import document, export, report
+    from nccl_forensics import document, export, pipeline, report
 
     show = _progress(quiet, no_progress)
     analysis = _analysis(paths, timezone, year, hosts, show)
@@ -177,6 +178,7 @@ def _run(
             "none of these files could be read as a log, dump or report. `nccl-forensics inspect` says what each one is.",
             3,
         )
+    analysis = pipeline.fingerprints(analysis)
     command = "nccl-forensics analyze " + " ".join(paths)
     doc = document.build(analysis, command=command, timezone=timezone)
     target = output if output is not None else Path(f"{_name(paths)}.report.html")
@@ -290,8 +292,7 @@ def demo(output: Path | None, list_: bool, name: str) -> None:
     if name not in names:
         _fail(f"there is no sample {name!r}; there are {', '.join(names)}.", WRONG_USAGE)
     with as_file(folder.joinpath(name)) as path:
-        from nccl_forensics.samples import bundle
-
-        inputs, options = bundle(path)
+        samples = importlib.import_module("nccl_forensics.samples")
+        inputs, options = samples.bundle(path)
         target = output if output is not None else Path(f"{name}.report.html")
         _run(inputs, target, None, None, None, False, options.get("timezone"), options.get("year"), None, False, False)

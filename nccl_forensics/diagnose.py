@@ -18,6 +18,7 @@ from nccl_forensics.identify import Identities, same_host, short
 from nccl_forensics.model import (
     Cleared,
     Event,
+    Evidence,
     Finding,
     Gpu,
     Hypothesis,
@@ -85,7 +86,7 @@ class _Draft:
         """Log-odds of its findings; each further one counts half of the one before, for they are not independent."""
         ordered = sorted((f.weight for f in self.findings), reverse=True)
         positive = [w for w in ordered if w > 0]
-        return sum(w / 2**i for i, w in enumerate(positive)) + sum(w for w in ordered if w <= 0)
+        return sum((w / float(2**i) for i, w in enumerate(positive)), 0.0) + sum(w for w in ordered if w <= 0)
 
     def total(self) -> float:
         return self.own() + self.bonus + prior(self.cause)
@@ -432,32 +433,39 @@ def _why_not(h: Hypothesis, top: Hypothesis | None, case: Case) -> str:
     return f"less evidence ({h.log_odds:+.1f} against {top.log_odds:+.1f} in log-odds)" if top else "little evidence"
 
 
+VICTIM = "entered the collective and waited in it: whoever reports a timeout is a victim until shown otherwise"
+
+
 def _cleared(case: Case, ranks: Sequence[int], gpus: Sequence[Gpu], reporters: Sequence[int]) -> tuple[Cleared, ...]:
     found: list[Cleared] = []
     said = dict(case.collectives.cleared)
-    first_line = {}
+    first_line: dict[int, Evidence] = {}
     for event in case.of("watchdog-timeout", "pg-async", "pg-blocking"):
         rank = event.rank if event.rank is not None else number(event, "group_rank")
         if rank is not None:
             first_line.setdefault(rank, event.evidence)
     innocent = [r for r in sorted(set(reporters) | set(said)) if r not in ranks]
-    if len(innocent) > 12:
-        loud = [r for r in innocent if r in first_line][:3]
+    first = next((r for r in first_line if r in innocent), None)
+    if first is not None and len(innocent) > 1:
         found.append(
             Cleared(
-                who=words.ranks(innocent).capitalize(),
-                why="they had entered the collective and waited in it; whoever waits is a victim",
-                evidence=first_line.get(loud[0]) if loud else None,
+                who=f"Rank {first}, the first to complain",
+                rank=first,
+                why=said.get(first, VICTIM),
+                evidence=first_line[first],
             )
         )
-        innocent = []
+        innocent.remove(first)
+    by_reason: dict[str, list[int]] = defaultdict(list)
     for rank in innocent:
+        by_reason[said.get(rank, VICTIM)].append(rank)
+    for why, alike in by_reason.items():
         found.append(
             Cleared(
-                who=f"Rank {rank}",
-                rank=rank,
-                why=said.get(rank, "it reported the timeout: it had entered the collective and waited in it"),
-                evidence=first_line.get(rank),
+                who=words.ranks(alike).capitalize(),
+                rank=alike[0] if len(alike) == 1 else None,
+                why=why if len(alike) == 1 else why.replace("waits", "wait", 1),
+                evidence=next((first_line[r] for r in alike if r in first_line), None),
             )
         )
     for event in case.of("exit"):

@@ -8,8 +8,8 @@ from typing import Any
 from nccl_forensics import __version__
 from nccl_forensics.identify import hosts_of
 from nccl_forensics.model import (
-    Evidence,
     Event,
+    Evidence,
     Finding,
     Gpu,
     GroupState,
@@ -191,21 +191,26 @@ def _places(f: Finding) -> list[Evidence]:
 def _evidence(f: Finding) -> list[dict[str, Any]]:
     timed = [(e.evidence, e.time_ns) for e in f.events] + [(e, None) for e in f.evidence]
     rows = []
-    for n, (place, at) in enumerate(timed[:4]):
+    for n, (place, at) in enumerate(timed[:MOST_PLACES]):
+        name = place.source.rsplit("/", 1)[-1]
         rows.append(
             {
-                "says": f.says if n == 0 else f"also: {f.says}",
+                "says": f.says if n == 0 else f"Beside it, in {name}: {place.text[:120]}",
                 "time": rfc3339(at),
                 "source": place.source,
                 "line": place.line,
                 "text": place.text,
                 "weight": round(f.weight, 2) if n == 0 else None,
-                "inference": f.inference,
+                "inference": f.inference and n == 0,
                 "before": list(place.before),
                 "after": list(place.after),
             }
         )
     return rows
+
+
+MOST_PLACES = 3
+"""Lines shown for one finding; all of them are on the timeline."""
 
 
 def _verdict(v: Verdict) -> dict[str, Any]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from nccl_forensics import clocks, diagnose, identify, sniff, watchdogs
 from nccl_forensics.collect import Source, collect
 from nccl_forensics.model import Event, Incident, InputRow, Problem, Rank, Reconstruction
-from nccl_forensics.plugins import Parser, Parsers, parsers
+from nccl_forensics.plugins import Parser, Parsers, Stream, parsers
 from nccl_forensics.scan import Line, Scanner
 
 KEPT = 20_000
@@ -87,7 +88,7 @@ def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
     head = source.head(4096)
     for one in known.files:
         if one.claims(head, source.name):
-            return _structured(source, row, one.name, one.read(source))
+            return _structured(source, row, one.name, one.read(cast("Stream", source)))
     kept, titles, problems = _Kept(), Counter[str](), []
     pulse: deque[Line] = deque(maxlen=PULSE_LAST)
     pulses = 0
@@ -233,30 +234,79 @@ def _from_dumps(dumps: Sequence[Any], known: identify.Identities) -> Reconstruct
 
 
 def merge_repeats(events: Sequence[Event]) -> list[Event]:
-    """One row for what several files print: the same Xid at the same uptime, or the same line with the same stamp.
+    """One row for what several files print: the same line at the same uptime, or in the same second of two files.
 
-    The first printing stays, `repeats` counts them. Rows of one file are never merged with each other unless they
-    are equal in text and time, as in a bug report that holds one kernel log three times.
+    The first printing that has a wall-clock time stays, `repeats` counts them. The n-th printing in one file is only
+    ever merged with the n-th of another, so that a line that really came twice stays twice; in one file, only rows
+    with the same uptime are one (a bug report holds its kernel log three times over).
     """
     kept: dict[tuple[object, ...], int] = {}
+    seen: Counter[tuple[object, ...]] = Counter()
     out: list[Event] = []
     for event in events:
-        stamp = event.stamp
+        stamp, source = event.stamp, event.evidence.source
         if stamp is None or event.role == "context":
             out.append(event)
             continue
-        clock = ("boot", stamp.boot_ns // 1000) if stamp.boot_ns is not None else ("wall", stamp.wall_ns)
-        key = (event.kind, event.host, event.rank, event.gpu_pci, event.evidence.text[-160:], *clock)
-        if key in kept and (stamp.boot_ns is not None or out[kept[key]].evidence.source != event.evidence.source):
-            first = out[kept[key]]
-            better = first
-            if first.stamp is not None and first.stamp.wall_ns is None and stamp.wall_ns is not None:
-                better = replace(event, repeats=0)  # the printing that also has the wall clock
-            out[kept[key]] = replace(better, repeats=first.repeats + 1)
-            continue
-        kept[key] = len(out)
-        out.append(event)
+        what = (event.kind, event.host, event.rank, event.gpu_pci, event.evidence.text[-160:])
+        keys: list[tuple[object, ...]] = []
+        if stamp.boot_ns is not None:
+            keys.append((*what, "boot", stamp.boot_ns // 1000))
+        if stamp.wall_ns is not None:
+            second = (*what, "wall", stamp.wall_ns // 1_000_000_000, stamp.has_year, stamp.zone_s)
+            here = (*second, source)
+            if not any(k in kept for k in keys):
+                seen[here] += 1
+            keys.append((*second, seen[here]))
+        at = next((kept[k] for k in keys if k in kept), None)
+        if at is None or (out[at].evidence.source == source and keys[0] not in kept):
+            at = len(out)
+            out.append(event)
+        else:
+            first = out[at]
+            assert first.stamp is not None
+            if first.stamp.wall_ns is None and stamp.wall_ns is not None:
+                out[at] = replace(event, repeats=first.repeats + 1)
+            elif first.stamp.boot_ns is None and stamp.boot_ns is not None:
+                both = replace(first.stamp, boot_ns=stamp.boot_ns)
+                out[at] = replace(first, stamp=both, repeats=first.repeats + 1)
+            else:
+                out[at] = replace(first, repeats=first.repeats + 1)
+        for key in keys:
+            kept.setdefault(key, at)
     return out
+
+
+def fingerprints(analysis: Analysis) -> Analysis:
+    """The same with a sha256 for each file on disk that the verdict cites; members stand for their archive."""
+    cited = {
+        place.source
+        for i in analysis.incidents
+        for f in i.verdict.evidence
+        for place in (*(e.evidence for e in f.events), *f.evidence)
+    }
+    known: dict[str, str] = {}
+    for top in sorted({c.split("!", 1)[0] for c in cited}):
+        path = Path(top)
+        try:
+            if path.is_file() and path.stat().st_size <= HASHED_BYTES:
+                with path.open("rb") as file:
+                    known[top] = _sha256(file)
+        except OSError:
+            continue
+    rows = tuple(replace(r, sha256=known.get(r.path.split("!", 1)[0])) if r.path in cited else r for r in analysis.rows)
+    return replace(analysis, rows=rows)
+
+
+HASHED_BYTES = 2 << 30
+"""Larger files are not read a second time only to be hashed."""
+
+
+def _sha256(file: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while piece := file.read(1 << 20):
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def _spans(rows: Sequence[InputRow], events: Sequence[Event]) -> list[InputRow]:

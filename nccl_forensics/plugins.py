@@ -97,8 +97,7 @@ class Parsers:
 
 
 def _modules() -> Iterator[Any]:
-    import nccl_forensics.parsers as package
-
+    package = importlib.import_module("nccl_forensics.parsers")
     for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda x: x.name):
         yield importlib.import_module(f"nccl_forensics.parsers.{info.name}")
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from nccl_forensics.model import Detail, Event, Evidence, Role, Severity, Stamp
 from nccl_forensics.prefixes import Peeled, peel
@@ -196,7 +196,7 @@ def hyperscan_matcher(literals: Sequence[bytes]) -> Matcher | None:
     def match(region: memoryview) -> Sequence[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         add = found.append
-        database.scan(region, match_event_handler=lambda i, _s, e, _f, _c: add((i, e)))
+        database.scan(cast("bytes", region), match_event_handler=lambda i, _s, e, _f, _c: add((i, e)))
         return found
 
     return match

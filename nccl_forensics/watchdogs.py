@@ -280,7 +280,7 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
             else:
                 cannot |= set(waiting)
     for rank in reporters:
-        cleared.setdefault(rank, "it reported the timeout itself, so it had entered the collective and was waiting")
+        cleared.setdefault(rank, "entered the collective and waited in it: a reporter is a witness")
     named = {r for s in suspects for r in s.ranks}
     return Reconstruction(
         groups=tuple(groups),

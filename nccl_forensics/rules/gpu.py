@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from nccl_forensics import catalog, words
+from nccl_forensics import words
 from nccl_forensics.model import Event, Finding, Gpu
 from nccl_forensics.rules import SECOND, Case, at, number, rule, text, weight
 
@@ -251,7 +251,7 @@ def _not_lost(case: Case, burst: Burst, host: str | None) -> Iterator[Finding]:
     for pci, inside in by_gpu.items():
         inside.sort(key=lambda e: (at(e), e.evidence.line or 0))
         gpus = _gpus(case, host, [pci])
-        numbers = {number(e, "xid") for e in inside}
+        numbers = {n for e in inside if (n := number(e, "xid")) is not None}
         memory = [e for e in inside if number(e, "xid") in MEMORY]
         noted = [e for e in inside if number(e, "xid") in MEMORY_NOTED]
         firmware = [e for e in inside if number(e, "xid") in FIRMWARE]
@@ -271,18 +271,12 @@ def _not_lost(case: Case, burst: Burst, host: str | None) -> Iterator[Finding]:
                     "peer access",
                 )
                 continue
+            others = [str(n) for n in sorted((numbers & (MEMORY | MEMORY_NOTED)) - {number(memory[0], "xid")}, key=str)]
             yield _finding(
                 case,
                 "gpu_memory",
                 f"GPU {pci}{where} had an uncorrectable memory error (Xid {number(memory[0], 'xid')}"
-                + (
-                    ", then "
-                    + words.listing(
-                        f"{n}" for n in sorted(numbers - {number(memory[0], "xid")}) if n in MEMORY | MEMORY_NOTED
-                    )
-                    if len(numbers & (MEMORY | MEMORY_NOTED)) > 1
-                    else ""
-                )
+                + (f", then {words.listing(others)}" if others else "")
                 + ")",
                 weight("xid_fatal"),
                 [*memory[:2], *noted[:1]],

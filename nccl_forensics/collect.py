@@ -1139,10 +1139,14 @@ _CONVERT: tuple[tuple[int, bytes, str], ...] = (
 )
 
 
+_AT_START = tuple(magic for offset, magic, _ in _CONVERT if not offset)
+
+
 def _cannot(head: bytes, name: str) -> str | None:
     """Why a file that starts like this is not analysed, and what to do about it."""
+    first = head.startswith(_AT_START)
     for offset, magic, reason in _CONVERT:
-        if head.startswith(magic, offset):
+        if (first or offset) and head.startswith(magic, offset):
             name = re.sub(r"\.(?:gz|bz2|xz|zst)$", "", name)
             return reason.replace("FILE", name if re.fullmatch(r"\w[\w.,+-]*", name) else "FILE")
     if head.startswith(b"\x7fELF"):
@@ -1152,12 +1156,15 @@ def _cannot(head: bytes, name: str) -> str | None:
         return "a core dump: write its stacks down (gdb -batch -ex 'thread apply all bt' PROGRAM CORE > bt.txt)"
     if head.startswith(b"PK\x03\x04"):
         length = int.from_bytes(head[26:28], "little")
-        first = head[30 : 30 + length]
-        if first == b"[Content_Types].xml":
+        member = head[30 : 30 + length]
+        if member == b"[Content_Types].xml":
             return "an Office document: save its text as a .txt file and give that"
-        if first.endswith(b"/data.pkl"):
+        if member.endswith(b"/data.pkl"):
             return "a PyTorch checkpoint: no log"
     return None
+
+
+_PRINTABLE = bytes((*b"\t\r\n\x1b", *range(32, 127)))
 
 
 def _encoding(head: bytes) -> tuple[str | None, int]:
@@ -1177,8 +1184,7 @@ def _encoding(head: bytes) -> tuple[str | None, int]:
     if len(some) >= 16:
         for first, encoding in ((0, "utf-16-le"), (1, "utf-16-be")):
             text, nulls = some[first::2], some[1 - first :: 2]
-            printable = sum(32 <= x < 127 or x in b"\t\r\n\x1b" for x in text)
-            if nulls.count(0) >= 0.9 * len(nulls) and printable >= 0.9 * len(text):
+            if nulls.count(0) >= 0.9 * len(nulls) and len(text.translate(None, _PRINTABLE)) <= 0.1 * len(text):
                 return encoding, 0
     return None, 0
 
@@ -1186,7 +1192,10 @@ def _encoding(head: bytes) -> tuple[str | None, int]:
 def _shown(name: str | bytes, most: int = LONGEST_NAME) -> str:
     """A name fit to be shown: valid Unicode, nothing that cannot be printed or turns the line round, not too long."""
     if isinstance(name, str):
-        name = os.fsencode(name) if any("\udc80" <= x <= "\udcff" for x in name) else name.encode("utf-8", "replace")
+        try:
+            name = name.encode("utf-8", "surrogateescape")  # as Python holds file names that are not UTF-8
+        except UnicodeEncodeError:
+            name = name.encode("utf-8", "backslashreplace")
     text = name[: 16 * most].decode("utf-8", "backslashreplace")
     if len(text) > most:
         text = f"{text[: most // 2]}…{text[-most // 2 :]}"

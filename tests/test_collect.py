@@ -340,6 +340,17 @@ def test_what_does_not_exist_is_said_at_once(tmp_path: Path) -> None:
         files([str(tmp_path / "a" / "b")]) if sys.platform == "win32" else files([tmp_path / "b"])
 
 
+@pytest.mark.parametrize("path", ["a\0b", "\ud800", "x" * 5000])
+def test_paths_that_no_file_can_have(path: str) -> None:
+    try:
+        ((shown, status, data, reason),) = rows(path)
+    except InputError:
+        return
+    assert (status, data) == ("failed", None)
+    assert shown.isprintable()
+    assert reason
+
+
 def test_the_same_file_is_read_once(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes(TEXT)
     found = rows(tmp_path, tmp_path / "a.log", root=tmp_path)

@@ -25,6 +25,20 @@ PEER = re.compile(r"\b(?:peer|from|to) (?P<host>\[?[\w.:%-]{1,255}?\]?)<(?P<port
 """NCCL writes a peer as host<port>."""
 
 
+LONGEST = 4000
+"""Characters of a line that patterns run on; no message of these formats is longer."""
+
+
+def near(line: Line) -> str:
+    """The message, or of a very long one the part around the literal that was found."""
+    text = line.text
+    if len(text) <= LONGEST:
+        return text
+    at = min((x for hit in line.hits if (x := text.find(hit.decode("utf-8", "replace"))) >= 0), default=0)
+    begin = max(0, at - LONGEST // 4)
+    return text[begin : begin + LONGEST]
+
+
 def follows(first: Line, other: Line) -> bool:
     """Can `other` be the next line of the process that wrote `first`? A line without a tag can be anybody's."""
     a, b = first.peeled, other.peeled
@@ -53,7 +67,7 @@ def leaders(line: Line, most: int, reach: int | None = None) -> Iterator[Line]:
     """Up to `most` lines before `line`, nearest first, that the same process may have written."""
     found = 0
     for other in line.before(reach or 4 * most):
-        if follows(line, other):
+        if follows(other, line) or follows(line, other):
             yield other
             found += 1
             if found == most:
@@ -67,24 +81,25 @@ def loose(pattern: str) -> re.Pattern[str]:
 
 def whole(
     line: Line, pattern: re.Pattern[str], literals: Sequence[str], most: int = 3
-) -> Iterator[tuple[re.Match[str], str]]:
+) -> Iterator[tuple[re.Match[str], str, Line]]:
     """Matches of a `loose` pattern in the line, or in it and its neighbours when the message was wrapped.
 
     Terminals and mail programs cut long lines, between words or inside one. A match that spans lines belongs to the
-    first of them that holds one of `literals`, so that each is found once. Gives the match and the text it is in.
+    first of them that holds one of `literals`, so that each is found once. Gives the match, the text it is in, and the
+    line where it begins, whose prefix says who wrote it.
     """
-    text = line.text
-    if any(line.raw.count(x.encode()) > text.count(x) for x in literals):
+    text = near(line)
+    if len(line.raw) <= LONGEST and any(line.raw.count(x.encode()) > text.count(x) for x in literals):
         text = line.raw.decode("utf-8", "backslashreplace")  # several processes' messages in one line
     alone = False
     for found in pattern.finditer(text):
         alone = True
-        yield found, text
+        yield found, text, line
     if alone:
         return
-    before = [x.text for x in leaders(line, most, most)]
-    after = [x.text for x in followers(line, most, most)]
-    pieces = [*reversed(before), text, *after]
+    before = [*leaders(line, most, most)][::-1]
+    lines = [*before, line, *followers(line, most, most)]
+    pieces = [near(x) for x in lines]
     mine = len(before)
     starts = [0]
     for piece in pieces:
@@ -94,7 +109,7 @@ def whole(
         spanned = [i for i in range(len(pieces)) if starts[i] < found.end() and starts[i + 1] > found.start()]
         owner = next((i for i in spanned if any(x in pieces[i] for x in literals)), None)
         if owner == mine and len(spanned) > 1:
-            yield found, joined
+            yield found, joined, lines[spanned[0]]
 
 
 def rank_before(line: Line, text: str, at: int) -> int | None:

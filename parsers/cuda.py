@@ -14,18 +14,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nccl_forensics.parsers._lines import cuda_cause, failure_block, number
+from nccl_forensics.parsers._lines import cuda_cause, failure_block, near, number
 
 from nccl_forensics.model import Detail, Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 
-SIZE = r"(\d{1,12}(?:\.\d{1,6})?) ?([KMGT]i?B|bytes|B)"
+SIZE = r"(?<![\d.])(\d{1,12}(?:\.\d{1,6})?) ?([KMGT]i?B|bytes|B)"
 UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 REQUESTED = re.compile(r"CUDA out of memory\. Tried to allocate " + SIZE)
 GARBAGE = "Tried to allocate more than 1EB"
-DEVICE = re.compile(r"\(?GPU (\d{1,3})(?:;| has a total)")
+DEVICE = re.compile(r"GPU (\d{1,3})(?:;| has a total)")
 TOTAL = re.compile(r"total capac(?:i)?ty of " + SIZE + "|" + SIZE + " total capacity")
 FREE = re.compile(r"of which " + SIZE + " is free|" + SIZE + r" free\b")
 ALLOCATED = re.compile(r"allocated memory " + SIZE + " is allocated by PyTorch|" + SIZE + " already allocated")
@@ -87,7 +87,7 @@ def oom_details(text: str) -> dict[str, Detail]:
 
 @parser(title="CUDA out of memory", literals=["Tried to allocate "])
 def cuda_oom(line: Line) -> Iterator[Event]:
-    text = line.text
+    text = near(line)
     if GARBAGE in text:
         yield line.event(
             "cuda-oom", role="consequence", severity="warning", details={"detail": None}, **failure_block(line)
@@ -117,7 +117,7 @@ def cuda_oom(line: Line) -> Iterator[Event]:
     ],
 )
 def cuda_error(line: Line) -> Iterator[Event]:
-    text = line.text
+    text = near(line)
     found = TEXT.search(text)
     if not found or "watchdog thread terminated with exception" in text or "NCCL WARN" in text:
         return
@@ -127,7 +127,7 @@ def cuda_error(line: Line) -> Iterator[Event]:
     cause = cuda_cause(text[found.start() : found.start() + 400])
     if cause == "cuda_oom" and "Tried to allocate" in text:
         return
-    address = ADDRESS.search(text) if found["lost"] else None
+    address = ADDRESS.search(found["lost"]) if found["lost"] else None
     yield line.event(
         "cuda-error",
         role="cause" if cause else "symptom",
@@ -142,7 +142,7 @@ def cuda_error(line: Line) -> Iterator[Event]:
 @parser(title="CUDA: an assertion in a kernel", literals=["Assertion `"])
 def cuda_assertion(line: Line) -> Iterator[Event]:
     """One event for a run of such lines: each thread prints its own, without rank or pid."""
-    found = ASSERTION.search(line.text)
+    found = ASSERTION.search(near(line))
     if found and not any(ASSERTION.search(x.text) for x in line.before(1)):
         yield line.event(
             "cuda-error",
@@ -174,7 +174,7 @@ NAN = re.compile(r"(?i)found NaN in|\bloss(?:=|: | is )\s{0,4}nan\b|detected nan
     ],
 )
 def nan(line: Line) -> Iterator[Event]:
-    text = line.text
+    text = near(line)
     if found := NAN_RERUN.search(text):
         yield line.event(
             "nan",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nccl_forensics.parsers._lines import failure_block, rank_list
+from nccl_forensics.parsers._lines import failure_block, near, rank_list
 
 from nccl_forensics.model import Event
 from nccl_forensics.plugins import parser
@@ -24,7 +24,7 @@ EXITED = re.compile(r"DataLoader worker \(pid\(s\) (?P<pids>\d[\d, ]{0,2000})\) 
 
 @parser(title="DataLoader: a worker was killed", literals=["DataLoader worker (pid"])
 def dataloader_worker(line: Line) -> Iterator[Event]:
-    text = line.text
+    text = near(line)
     if found := KILLED.search(text):
         name = found["signal"].strip()
         yield line.event(

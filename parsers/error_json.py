@@ -71,8 +71,8 @@ def error_json(stream: Stream) -> Iterator[Event | Problem]:
         (f"{(found['function'] or '?').strip()} {found['file']}:{found['line']}", found["file"])
         for found in FRAME.finditer(stack[-200_000:])
     ]
-    kind, _, text = message.partition(": ")
-    if not re.fullmatch(r"[\w.]{1,200}", kind):
+    kind, colon, text = message.partition(": ")
+    if not colon or not re.fullmatch(r"[\w.]{1,200}", kind):
         kind, text = "Exception", message
     role, cause, communication = classify(kind, text)
     user = [frame for frame, file in frames if not LIBRARY.search(file)]

@@ -1,8 +1,8 @@
 """NCCL itself: who is in a communicator, what it warns of, and the report of its RAS service.
 
 Written by NVIDIA NCCL 2.8 to 2.31 with NCCL_DEBUG=INFO or WARN. Time: none, or (WARN, from about 2.26 on) local time
-in brackets. `host:pid:tid [device]` stands before each message; the device is the calling thread's (helpers often say 0) and
-no rank. Examples:
+in brackets. `host:pid:tid [device]` stands before each message; the device is the calling thread's (helpers often say
+0) and no rank. Examples:
 
 worker-0:931:980 [0] NCCL INFO comm 0x7f1c04002f70 rank 0 nranks 2 cudaDev 0 busId 3b000 - Init COMPLETE
 node-51:73076:73185 [4] transport/net_ib.cc:1238 NCCL WARN NET/IB : Got completion from peer node-48<37948> with error
@@ -15,13 +15,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from nccl_forensics.parsers._lines import cuda_cause, followers, number, rank_list
+from nccl_forensics.parsers._lines import cuda_cause, followers, near, number, rank_list
 
 from nccl_forensics.model import Detail, Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 
-HEADER = re.compile(r"(?P<host>[\w.-]{1,255}):(?P<pid>\d{1,9}):(?P<tid>\d{1,9}) \[(?P<device>\d{1,3})\]")
+HEADER = re.compile(r"(?<![\w.-])(?P<host>[\w.-]{1,255}):(?P<pid>\d{1,9}):(?P<tid>\d{1,9}) \[(?P<device>\d{1,3})\]")
 INIT = re.compile(
     r"comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,7}) n[rR]anks (?P<nranks>\d{1,7})"
     r" cudaDev (?P<cuda>\d{1,4})(?: nvmlDev (?P<nvml>\d{1,4}))? busId (?P<bus>[0-9a-f]{1,12})(?P<rest>.{0,200}?)"
@@ -107,7 +107,7 @@ def peer_host(text: str | None) -> str | None:
     literals=[" - Init ", "- Destroy ", "- Abort ", "Init START", "Init COMPLETE"],
 )
 def nccl_init(line: Line) -> Iterator[Event]:
-    found = INIT.search(line.text)
+    found = INIT.search(near(line))
     if not found:
         return
     comm_id = COMM_ID.search(found["rest"])
@@ -131,9 +131,11 @@ def nccl_init(line: Line) -> Iterator[Event]:
 
 @parser(title="NCCL warnings", literals=["NCCL WARN"])
 def nccl_warn(line: Line) -> Iterator[Event]:
-    text = line.text
+    text = near(line)
+    if "NCCL WARN" not in text:
+        return
     who = speaker(line)
-    message = text.split("NCCL WARN", 1)[1].strip()
+    message = text.partition("NCCL WARN")[2].strip()
     if found := COMPLETION.search(text):
         vendor = VENDOR.search(text)
         status = int(found["status"])
@@ -206,7 +208,7 @@ def nccl_warn(line: Line) -> Iterator[Event]:
 )
 def nccl_quoted(line: Line) -> Iterator[Event]:
     """The last warning, printed again behind `Last error:` without host and pid."""
-    text = line.text
+    text = near(line)
     if "NCCL WARN" in text or "NCCL INFO" in text:
         return
     if found := CLOSED.search(text):
@@ -222,7 +224,7 @@ def nccl_quoted(line: Line) -> Iterator[Event]:
 
 @parser(title="NCCL version", literals=["NCCL version "])
 def nccl_version(line: Line) -> Iterator[Event]:
-    if found := VERSION.search(line.text):
+    if found := VERSION.search(near(line)):
         yield line.event("nccl-version", role="context", details={"version": found["version"].rstrip(".")})
 
 
@@ -245,7 +247,7 @@ def nccl_setting(line: Line) -> Iterator[Event]:
 )
 def nccl_ras(line: Line) -> Iterator[Event]:
     """`ranks` are ranks in that communicator: those behind (mismatch), or those without data (missing)."""
-    text = line.text
+    text = near(line)
     if found := MISMATCH.search(text):
         counts: dict[int, int] = {}
         hosts: dict[int, str] = {}

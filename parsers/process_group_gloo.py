@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nccl_forensics.parsers._lines import failure_block, number, rank_list
+from nccl_forensics.parsers._lines import failure_block, near, number, rank_list
 
 from nccl_forensics.model import Event
 from nccl_forensics.plugins import parser
@@ -26,7 +26,7 @@ REACHED = re.compile(r"Rank (?P<rank>\d{1,7}) successfully reached monitoredBarr
 WAIT = re.compile(r"Timed out waiting (?P<wait_ms>\d{1,18})ms for (?P<way>send|recv) operation to complete")
 CLOSED = re.compile(
     r"(?:Connection closed by peer |Read error |Write error "
-    r"|connection to peer )\[?(?P<peer>[\w.:%-]{1,255}?)\]?:(?P<port>\d{1,5})\b"
+    r"|connection to peer )\[?(?:::ffff:)?(?P<peer>[\w.:%-]{1,255}?)\]?:(?P<port>\d{1,5})\b"
 )
 
 
@@ -35,7 +35,7 @@ CLOSED = re.compile(
     literals=["failed to pass monitoredBarrier", "successfully reached monitoredBarrier"],
 )
 def gloo_barrier(line: Line) -> Iterator[Event]:
-    if found := MISSING.search(line.text):
+    if found := MISSING.search(near(line)):
         yield line.event(
             "monitored-barrier",
             role="symptom",
@@ -43,7 +43,7 @@ def gloo_barrier(line: Line) -> Iterator[Event]:
             details={"ranks": rank_list(found["ranks"]), "waited_ms": number(found["waited_ms"])},
             **failure_block(line),
         )
-    elif found := REACHED.search(line.text):
+    elif found := REACHED.search(near(line)):
         yield line.event(
             "gloo-reached",
             role="consequence",
@@ -55,7 +55,7 @@ def gloo_barrier(line: Line) -> Iterator[Event]:
 
 @parser(title="Gloo: a peer did not answer", literals=["ms for send operation to complete", "ms for recv operation to"])
 def gloo_wait(line: Line) -> Iterator[Event]:
-    if found := WAIT.search(line.text):
+    if found := WAIT.search(near(line)):
         yield line.event(
             "gloo-wait",
             role="symptom",
@@ -70,7 +70,7 @@ def gloo_wait(line: Line) -> Iterator[Event]:
     literals=["Connection closed by peer [", "Application timeout caused pair closure", "gloo/transport/tcp/pair.cc"],
 )
 def gloo_closed(line: Line) -> Iterator[Event]:
-    found = CLOSED.search(line.text)
+    found = CLOSED.search(near(line))
     if found or "Application timeout caused pair closure" in line.text:
         yield line.event(
             "gloo-closed",

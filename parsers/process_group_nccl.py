@@ -22,6 +22,7 @@ from nccl_forensics.parsers._lines import (
     failure_block,
     followers,
     loose,
+    near,
     number,
     rank_before,
     rank_list,
@@ -147,13 +148,14 @@ def _work(found: re.Match[str]) -> dict[str, Detail]:
 @parser(title="PyTorch NCCL watchdog: a collective timed out", literals=TIMEOUT_LITERALS)
 def pg_timeout(line: Line) -> Iterator[Event]:
     seen = False
-    for found, text in whole(line, TIMEOUT, TIMEOUT_LITERALS):
+    for found, text, first in whole(line, TIMEOUT, TIMEOUT_LITERALS):
         seen = True
         yield line.event(
             "watchdog-timeout",
             role="symptom",
             severity="error",
-            rank=rank_before(line, text, found.start()),
+            stamp=first.stamp,
+            rank=rank_before(first, text, found.start()),
             details={
                 **_work(found),
                 "waited_ms": int(found["waited_ms"]),
@@ -163,7 +165,7 @@ def pg_timeout(line: Line) -> Iterator[Event]:
         )
     if seen or "Watchdog caught" not in line.text or any(True for _ in _elsewhere(line)):
         return
-    for found in TIMEOUT_CUT.finditer(line.text):  # the file ends, or somebody else's line stands, inside the message
+    for found in TIMEOUT_CUT.finditer(near(line)):  # the file ends, or somebody else's line stands, inside the message
         yield line.event(
             "watchdog-timeout",
             role="symptom",
@@ -177,7 +179,7 @@ def pg_timeout(line: Line) -> Iterator[Event]:
                 "timeout_ms": None,
                 "waited_ms": None,
                 "group_rank": int(found["group_rank"]),
-                "repeated": COPY.search(line.text, max(0, found.start() - 60), found.start()) is not None,
+                "repeated": COPY.search(near(line), max(0, found.start() - 60), found.start()) is not None,
             },
         )
 
@@ -186,17 +188,20 @@ def _elsewhere(line: Line) -> Iterator[re.Match[str]]:
     """The whole message, where its first piece with a literal is a line before this one."""
     before = line.before(1)
     if before and any(x in before[0].text for x in TIMEOUT_LITERALS):
-        yield from TIMEOUT.finditer(before[0].text + line.text + "".join(x.text for x in line.after(3)))
+        here = len(before[0].text)
+        text = before[0].text + line.text + "".join(x.text for x in line.after(3))
+        yield from (x for x in TIMEOUT.finditer(text) if x.start() < here < x.end())
 
 
 @parser(title="PyTorch NCCL watchdog: where this rank stands in the group", literals=STATUS_LITERALS)
 def pg_status(line: Line) -> Iterator[Event]:
-    for found, text in whole(line, STATUS, STATUS_LITERALS):
+    for found, text, first in whole(line, STATUS, STATUS_LITERALS):
         yield line.event(
             "pg-status",
             role="symptom",
             severity="error",
-            rank=rank_before(line, text, found.start()),
+            stamp=first.stamp,
+            rank=rank_before(first, text, found.start()),
             details={
                 **_named(found),
                 "seq": int(found["seq"]),
@@ -213,7 +218,7 @@ def pg_status(line: Line) -> Iterator[Event]:
 )
 def pg_dump(line: Line) -> Iterator[Event]:
     """The counters here are the default group's, whichever group hangs."""
-    text = line.text
+    text = near(line)
     if "Observed flight recorder dump signal" in text:
         at = text.find("Observed flight")
         yield line.event("pg-observed", role="context", rank=rank_before(line, text, at), details=_group(text))
@@ -241,7 +246,7 @@ def pg_dump(line: Line) -> Iterator[Event]:
     literals=["taking the entire process down", "Terminating the process after attempting to dump debug info"],
 )
 def pg_abort(line: Line) -> Iterator[Event]:
-    text = line.text
+    text = near(line)
     at = max(text.find("taking the entire"), text.find("Terminating the process after"))
     yield line.event(
         "pg-abort",
@@ -269,7 +274,7 @@ def _last_error(line: Line) -> tuple[str | None, str | None]:
     literals=["raised the following async exception", "found async exception when checking"],
 )
 def pg_async(line: Line) -> Iterator[Event]:
-    text = line.text
+    text = near(line)
     if found := ASYNC.search(text):
         last, peer = _last_error(line)
         yield line.event(
@@ -291,7 +296,7 @@ def pg_async(line: Line) -> Iterator[Event]:
 
 @parser(title="PyTorch NCCL watchdog: it met an error", literals=["watchdog thread terminated with exception"])
 def pg_watchdog_died(line: Line) -> Iterator[Event]:
-    text = line.text
+    text = near(line)
     if not (found := WATCHDOG_DIED.search(text)):
         return
     rank = rank_before(line, text, found.start())
@@ -330,7 +335,7 @@ def pg_watchdog_died(line: Line) -> Iterator[Event]:
     literals=["watchdog got stuck for", "Heartbeat monitor timed out", "monitoring thread detects no heartbeat"],
 )
 def pg_heartbeat(line: Line) -> Iterator[Event]:
-    text = line.text
+    text = near(line)
     stuck = STUCK.search(text)
     yield line.event(
         "pg-heartbeat",
@@ -343,12 +348,12 @@ def pg_heartbeat(line: Line) -> Iterator[Event]:
 
 @parser(title="PyTorch: Python's lock is held", literals=["Could not acquire GIL within"])
 def pg_gil(line: Line) -> Iterator[Event]:
-    yield line.event("pg-gil", role="symptom", severity="error", details=_group(line.text))
+    yield line.event("pg-gil", role="symptom", severity="error", details=_group(near(line)))
 
 
 @parser(title="PyTorch: waits for the unique id of rank 0", literals=["is setting up NCCL communicator"])
 def pg_uniqueid(line: Line) -> Iterator[Event]:
-    if found := UNIQUE_ID.search(line.text):
+    if found := UNIQUE_ID.search(near(line)):
         yield line.event(
             "pg-uniqueid",
             role="symptom",
@@ -363,14 +368,14 @@ def pg_uniqueid(line: Line) -> Iterator[Event]:
     literals=["as device used by this process is currently unknown", "Guessing device ID based on global rank"],
 )
 def pg_unknown_dev(line: Line) -> Iterator[Event]:
-    yield line.event("pg-unknown-dev", role="context", details=_group(line.text))
+    yield line.event("pg-unknown-dev", role="context", details=_group(near(line)))
 
 
 @parser(
     title="PyTorch: a blocking wait timed out", literals=["timed out in blocking wait", "timed out in call to wait"]
 )
 def pg_blocking(line: Line) -> Iterator[Event]:
-    text = line.text
+    text = near(line)
     found = BLOCKING.search(text)
     yield line.event(
         "pg-blocking",
@@ -383,15 +388,15 @@ def pg_blocking(line: Line) -> Iterator[Event]:
 
 @parser(title="PyTorch: another rank's error was passed on", literals=["remote error detected from rank"])
 def pg_remote_rank(line: Line) -> Iterator[Event]:
-    if found := REMOTE.search(line.text):
+    if found := REMOTE.search(near(line)):
         yield line.event(
-            "pg-remote-rank", role="context", details={**_group(line.text), "src_group_rank": int(found["src"])}
+            "pg-remote-rank", role="context", details={**_group(near(line)), "src_group_rank": int(found["src"])}
         )
 
 
 @parser(title="PyTorch: an aborted communicator was used", literals=["NCCL communicator was aborted on rank"])
 def pg_comm_aborted(line: Line) -> Iterator[Event]:
-    if found := ABORTED.search(line.text):
+    if found := ABORTED.search(near(line)):
         yield line.event(
             "pg-comm-aborted",
             role="consequence",
@@ -407,7 +412,7 @@ def pg_comm_aborted(line: Line) -> Iterator[Event]:
 )
 def pg_desync(line: Line) -> Iterator[Event]:
     """Group ranks that the report names, one event for each of its lines."""
-    text = line.text
+    text = near(line)
     for pattern in (LAGGING, BEHIND):
         for found in pattern.finditer(text):
             yield line.event(
@@ -420,14 +425,14 @@ def pg_desync(line: Line) -> Iterator[Event]:
 
 @parser(title="PyTorch DETAIL debug: ranks are in different collectives", literals=["Detected mismatch between coll"])
 def pgw_mismatch(line: Line) -> Iterator[Event]:
-    for found, text in whole(line, MISMATCH, ("Detected mismatch between coll",)):
+    for found, text, first in whole(line, MISMATCH, ("Detected mismatch between coll",)):
         known = failure_block(line)
         yield line.event(
             "pgw-mismatch",
             role="cause",
             severity="error",
             cause="collective_mismatch",
-            **({"rank": rank_before(line, text, found.start())} | known),
+            **({"rank": rank_before(first, text, found.start())} | known),
             details={
                 key: number(found[key]) if key[:3] in ("ran", "seq") else found[key]
                 for side in "ab"
@@ -453,4 +458,4 @@ def pg_stack(line: Line) -> Iterator[Event]:
         if len(frames) < 12:
             frames.append(f"{found['function']} {found['file']}:{found['line']}")
     if frames:
-        yield line.event("pg-stack", role="context", details={**_group(line.text), "frames": tuple(frames)})
+        yield line.event("pg-stack", role="context", details={**_group(near(line)), "frames": tuple(frames)})

@@ -23,6 +23,9 @@ from nccl_forensics.model import Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 
+LONGEST = 1000
+"""Characters looked at: step counters stand at the head of a line, bars at its end."""
+
 LITERALS = (
     "it/s",
     "s/it",
@@ -61,7 +64,7 @@ LITERALS = (
 )
 
 BAR = re.compile(
-    r"(?:(?P<what>[^\n|%]{1,120}?):?\s+)?(?P<percent>\d{1,3})%\|.{0,200}?\|\s{0,4}(?P<step>[\d.]{1,12})(?P<unit>[kMG])?/(?P<total>[\d.]{1,12})[kMG]?\s"
+    r"(?<!\d)(?P<percent>\d{1,3})%\|[^|\n]{0,200}\|\s{0,4}(?P<step>[\d.]{1,12})(?P<unit>[kMG])?/(?P<total>[\d.]{1,12})[kMG]?\s"
     r"\[(?P<elapsed>\d{1,4}(?::\d\d){1,3})<(?P<left>[\d:?, ]{1,20})"
 )
 STEP = re.compile(
@@ -143,12 +146,14 @@ def _stage(words: str | None) -> str:
 
 @parser(title="Progress of the application", literals=LITERALS)
 def progress(line: Line) -> Iterator[Event]:
-    raw = line.raw[-2000:].decode("utf-8", "replace")
-    text = raw if raw.startswith('{"') else line.text[-2000:]
+    raw = line.raw.decode("utf-8", "replace")
+    text = raw if raw.startswith('{"') else line.text
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST // 2]} {text[-LONGEST // 2 :]}"
     bar = None
     for bar in BAR.finditer(text):  # noqa: B007 - of several glued together the last one counts
         pass
-    if bar is None and (ELSEWHERE.search(text) or ELSEWHERE.search(raw)):
+    if bar is None and (ELSEWHERE.search(text) or ELSEWHERE.search(raw[:LONGEST])):
         return
     loss = LOSS.search(text)
     lost = float(loss["loss"]) if loss and loss["loss"].lower() not in ("nan", "inf") else None
@@ -161,7 +166,7 @@ def progress(line: Line) -> Iterator[Event]:
                 "step": int(bar["step"]) if whole else None,
                 "total": number(bar["total"]) if bar["total"].isdigit() else None,
                 "percent": float(bar["percent"]),
-                "what": _stage(bar["what"]),
+                "what": _stage(text[max(0, bar.start() - 120) : bar.start()].rpartition("]")[2]),
                 "loss": lost,
                 "elapsed_s": seconds(bar["elapsed"]),
             },

@@ -46,6 +46,9 @@ EXCEPTION = re.compile(
 RANK_PART = re.compile(re.escape(HEADER) + r":? ?\(RANK (?P<rank>\d{1,7})\)")
 BLOCK = "traceback : " + HEADER
 """In torchrun's failure block; what follows is indented by two."""
+GROUP = re.compile(r"Exception Group Traceback|\| +Traceback \(most")
+MARGIN = re.compile(r"^\s{0,80}(?:\| ?|\+-[-+ \d.]{0,80})")
+"""What Python draws before the lines of an exception group."""
 CHAINED = (
     "During handling of the above exception, another exception occurred",
     "The above exception was the direct cause of the following exception",
@@ -135,9 +138,11 @@ def _raw(line: Line) -> str:
 
 def _owner(line: Line) -> Line:
     """The line whose tag is the traceback's: the next one, where the header is glued to somebody else's line."""
-    following = line.after(1)
-    if following and not _raw(line).startswith(HEADER) and FRAME.search(following[0].text):
-        return line if follows(line, following[0]) else following[0]
+    tag = line.peeled
+    if all(x is None for x in (tag.rank, tag.local_rank, tag.host, tag.task, tag.pid, tag.pod)):
+        following = line.after(1)
+        if following and not _raw(line).startswith(HEADER) and FRAME.search(following[0].text):
+            return following[0]
     return line
 
 
@@ -151,12 +156,15 @@ def _chain(line: Line) -> list[Raised]:
     if "\\n" in raw and _escaped(raised, raw.split(HEADER, 1)[1]):
         return chain
     indent = "  " if BLOCK in raw else ""
+    group = GROUP.search(raw) is not None
     near = waiting = False
     owner = _owner(line)
     for other in line.after(LONGEST):
         if not follows(owner, other):
             continue
         text = other.text.rstrip()
+        if group:
+            text = MARGIN.sub("", text)
         if HEADER in text:
             if waiting:
                 raised = Raised(other)
@@ -277,7 +285,7 @@ def _speaker(line: Line) -> dict[str, Any]:
     before = line.before(1)
     if before and line.stamp is None and follows(before[0], line):
         text = before[0].raw[:400].decode("utf-8", "replace")
-        if re.search(r"(?i)\b(?:error|critical|fatal|exception)\b", text):
+        if HEADER not in text and re.search(r"(?i)\b(?:error|critical|fatal|exception)\b", text):
             if before[0].stamp is not None:
                 known["stamp"] = before[0].stamp
             if line.rank is None and before[0].rank is not None:
@@ -312,7 +320,7 @@ def event_of(raised: Raised, chain: Sequence[Raised], known: dict[str, Any]) -> 
     if role == "cause" and "Original " + HEADER in _raw(raised.header) and cause == "python_exception":
         cause = "dataloader_failure"
     if role == "cause" and _handled(raised.header):
-        role = "symptom"
+        role = "context" if cause == "python_exception" else "symptom"
     severity: Severity = "error" if role in ("cause", "symptom") else "warning"
     details: dict[str, Detail] = {
         "type": raised.kind,
@@ -352,8 +360,7 @@ def python_traceback(line: Line) -> Iterator[Event]:
 
 
 EXTRA = re.compile(
-    r"^(?P<type>(?:torch\.(?:\w{1,40}\.){0,4})(?:DistBackendError|DistNetworkError|DistStoreError"
-    r"|OutOfMemoryError|AcceleratorError))"
+    r"^(?P<type>(?:torch\.(?:\w{1,40}\.){0,4})(?:DistBackendError|DistNetworkError|DistStoreError))"
     r": (?P<message>.{1,4000})"
 )
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nccl_forensics.parsers._lines import number, rank_list, wall
+from nccl_forensics.parsers._lines import near, number, rank_list, wall
 from nccl_forensics.parsers.torchrun import exit_role, signal_name
 
 from nccl_forensics.model import Event
@@ -22,7 +22,8 @@ from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 
 OOM = re.compile(
-    r"Detected (?P<n>\d{1,6}) oom[-_ ]?kill event|(?P<node>[\w.-]{1,255}): task (?P<task>\d{1,7}): Out Of Memory"
+    r"Detected (?P<n>\d{1,6}) oom[-_ ]?kill event"
+    r"|(?<![\w.-])(?P<node>[\w.-]{1,255}): task (?P<task>\d{1,7}): Out Of Memory"
 )
 CANCELLED = re.compile(
     r"(?:STEP|JOB) (?P<job>[\w.+]{1,40}) ON (?P<node>\S{1,255}) CANCELLED AT (?P<when>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)"
@@ -73,7 +74,7 @@ SRUN_SIGNALS = {
 @parser(title="Slurm: out of memory", literals=["oom-kill event", "oom_kill event", "Out Of Memory"])
 def slurm_oom(line: Line) -> Iterator[Event]:
     """The task number is the global rank only with one process for each task."""
-    if found := OOM.search(line.text):
+    if found := OOM.search(near(line)):
         yield line.event(
             "slurm-oom",
             role="cause",
@@ -87,7 +88,7 @@ def slurm_oom(line: Line) -> Iterator[Event]:
 @parser(title="Slurm: cancelled", literals=[" CANCELLED AT "])
 def slurm_cancelled(line: Line) -> Iterator[Event]:
     """The node is the first of the step, not a failed one."""
-    found = CANCELLED.search(line.text)
+    found = CANCELLED.search(near(line))
     if not found:
         return
     why = found["why"] or ""
@@ -111,7 +112,7 @@ def slurm_cancelled(line: Line) -> Iterator[Event]:
 
 @parser(title="srun: a task ended", literals=[": task ", ": tasks "])
 def srun_exit(line: Line) -> Iterator[Event]:
-    if found := TASK.search(line.text):
+    if found := TASK.search(near(line)):
         tasks = rank_list(found["tasks"], 4096)
         name = SRUN_SIGNALS.get(found["what"]) or signal_name(number(found["code"]))
         cause = exit_role(name)[2]
@@ -137,7 +138,7 @@ def srun_exit(line: Line) -> Iterator[Event]:
     literals=["OOMKilled", "Evicted", "The node was low on resource", "code: 137", "code 137"],
 )
 def kubernetes(line: Line) -> Iterator[Event]:
-    text = line.text
+    text = near(line)
     if OOM_KILLED.search(text):
         yield line.event(
             "k8s-oom", role="cause", severity="critical", cause="host_oom_kill", details={"pod": line.peeled.pod}
@@ -165,7 +166,7 @@ def kubernetes(line: Line) -> Iterator[Event]:
     literals=["reempted", "REEMPTED", "pot instance", "nterruption", "ermination notice"],
 )
 def preempted(line: Line) -> Iterator[Event]:
-    if PREEMPTED.search(line.text):
+    if PREEMPTED.search(near(line)[:1500]):
         yield line.event("preempted", role="cause", severity="critical", cause="preempted", details={})
 
 
@@ -175,10 +176,10 @@ def preempted(line: Line) -> Iterator[Event]:
 )
 def ray_died(line: Line) -> Iterator[Event]:
     """Ray's list of possible reasons behind it is fixed text; only the worker's identity counts."""
-    text = line.text
+    text = near(line)
     if RAY_DIED.search(text):
-        near = text + " ".join(x.text for x in line.after(8))
-        who, ip = RAY_WHO.search(near), RAY_IP.search(near)
+        block = text + " ".join(near(x)[:500] for x in line.after(8))
+        who, ip = RAY_WHO.search(block), RAY_IP.search(block)
         yield line.event(
             "ray-died",
             role="consequence",
@@ -190,14 +191,14 @@ def ray_died(line: Line) -> Iterator[Event]:
 @parser(title="Ray: similar lines were left out", literals=["x across cluster]"])
 def ray_dedup(line: Line) -> Iterator[Event]:
     """Whoever does not report here may have been left out."""
-    if found := RAY_MORE.search(line.text):
+    if found := RAY_MORE.search(near(line)):
         yield line.event("ray-dedup", role="context", details={"hidden": int(found["n"])})
 
 
 @parser(title="DeepSpeed's launcher", literals=[":sigkill_handler]", ": ssh exited with exit code"])
 def deepspeed(line: Line) -> Iterator[Event]:
     """`--local_rank` in the quoted command is the last child's, not the failed one's."""
-    text = line.text
+    text = near(line)
     if found := DS_KILL.search(text):
         yield line.event(
             "sigterm-sent",
@@ -230,7 +231,7 @@ def deepspeed(line: Line) -> Iterator[Event]:
 @parser(title="MPI: a process ended by a signal", literals=["noticed that process rank "])
 def mpi_exit(line: Line) -> Iterator[Event]:
     """The rank is MPI's: the global one, as these jobs start one process for each rank."""
-    if found := MPI.search(line.text):
+    if found := MPI.search(near(line)):
         code = -int(found["signal"])
         name = signal_name(code)
         role, severity, cause = exit_role(name)
@@ -248,7 +249,7 @@ def mpi_exit(line: Line) -> Iterator[Event]:
 
 @parser(title="Lightning: a child ended", literals=["Child process with PID", "] Received SIGTERM: 15"])
 def lightning_exit(line: Line) -> Iterator[Event]:
-    if found := LIGHTNING.search(line.text):
+    if found := LIGHTNING.search(near(line)):
         code = int(found["code"])
         name = signal_name(code)
         role, severity, cause = exit_role(name)
@@ -260,7 +261,7 @@ def lightning_exit(line: Line) -> Iterator[Event]:
             rank=None,
             local_rank=None,
             pid=int(found["pid"]),
-            details={"code": code, "signal": name, "first": True, "error_file": None},
+            details={"code": code, "signal": name, "first": False, "error_file": None},
         )
     elif found := LIGHTNING_TERM.search(line.raw.decode("utf-8", "backslashreplace")):
         yield line.event(

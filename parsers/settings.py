@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from nccl_forensics.parsers._lines import near
+
 from nccl_forensics.model import Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
@@ -43,13 +45,11 @@ NAMED = re.compile(
     + "|".join(sorted(NAMES, key=len, reverse=True))
     + r")['\"]?\s{0,4}[=:]\s{0,4}['\"]?(?P<value>[\w./,:+-]{1,200})"
 )
-ADVICE = re.compile(
-    r"(?i)\brun with |\bconsider |\btry (?:to )?set|\benable it by |\bplease |\byou (?:can|may) |\be\.g\.|Compile with"
-)
+ADVICE = ("run with ", "consider ", "try set", "try to set", "enable it by ", "please ", "you can ", "you may ", "e.g.")
 """Words of messages that recommend a setting; nobody set it."""
 TORCH = re.compile(
-    r"(?i)(?:\b(?:py)?torch[ _]version['\"]?\s{0,20}[:=]\s{0,4}['\"]?|\btorch=="
-    r"|\bPyTorch )v?(?P<version>[12]\.\d{1,2}\.\d{1,2}[\w.+-]{0,40})"
+    r"(?:(?:[Tt]orch|TORCH)[ _](?:[Vv]ersion|VERSION)['\"]?\s{0,20}[:=]\s{0,4}['\"]?|torch==|PyTorch )"
+    r"v?(?P<version>[12]\.\d{1,2}\.\d{1,2}[\w.+-]{0,40})"
 )
 
 
@@ -57,13 +57,17 @@ TORCH = re.compile(
 def settings(line: Line) -> Iterator[Event]:
     if "set by environment to" in line.text:
         return  # NCCL's own line: parsers/nccl_library.py
-    if ADVICE.search(line.text):
+    text = near(line)
+    lowered = text.lower()
+    if any(words in lowered for words in ADVICE):
         return
     seen: set[str] = set()
-    for found in NAMED.finditer(line.text[:8000]):
+    for found in NAMED.finditer(text):
         if found["name"] not in seen:
             seen.add(found["name"])
-            yield line.event("setting", role="context", details={"name": found["name"], "value": found["value"]})
+            yield line.event(
+                "setting", role="context", details={"name": found["name"], "value": found["value"].rstrip(",.:")}
+            )
 
 
 @parser(
@@ -71,7 +75,7 @@ def settings(line: Line) -> Iterator[Event]:
     literals=["orch version", "orch_version", "ORCH_VERSION", "torch==", "PyTorch 1.", "PyTorch 2."],
 )
 def torch_version(line: Line) -> Iterator[Event]:
-    if found := TORCH.search(line.text):
+    if found := TORCH.search(near(line)):
         yield line.event("torch-version", role="context", details={"version": found["version"]})
 
 

@@ -4,7 +4,7 @@ Written by Python (OSError), PyTorch's serializer (caffe2/serialize/inline_conta
 distributed checkpoint, and shell tools. Examples:
 
 OSError: [Errno 28] No space left on device: '/data/ckpt/step_100.pt'
-RuntimeError: [enforce fail at inline_container.cc:664] . PytorchStreamWriter failed writing file data/5: file write failed
+RuntimeError: [enforce fail at inline_container.cc:664] . PytorchStreamWriter failed writing file data/5: file write ...
 [rank0]: 2026-08-02 21:16:55 | WARNING | could not update LATEST: [Errno 122] Disk quota exceeded: '/data/.tmp'
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nccl_forensics.parsers._lines import failure_block, rank_list
+from nccl_forensics.parsers._lines import failure_block, near, rank_list
 
 from nccl_forensics.model import Event
 from nccl_forensics.plugins import parser
@@ -75,12 +75,14 @@ def in_shared_memory(text: str, path: str | None) -> bool:
     ],
 )
 def storage_errno(line: Line) -> Iterator[Event]:
-    text = line.text
+    text = near(line)
     if "NCCL WARN" in text or "/dev/shm/nccl-" in text or line.peeled.program in ("kernel", "systemd"):
         return
     if not (found := errno_of(text)) or "posix_fallocate" in text:
         return
     errno, detail = found
+    if RAISED.search(text[:2000]) is None and not any(words in text for words, _, _ in ERRNOS):
+        return  # a number without its words, outside an exception
     path = path_of(text)
     shm = in_shared_memory(text, path)
     raised = RAISED.search(text[:2000]) is not None
@@ -101,7 +103,7 @@ def storage_errno(line: Line) -> Iterator[Event]:
     literals=["PytorchStreamWriter failed", "unexpected pos ", " cannot be opened", "Parent directory "],
 )
 def storage_torch(line: Line) -> Iterator[Event]:
-    text = line.text
+    text = near(line)
     found = TORCH.search(text)
     if not found or NUMBER.search(text):
         return
@@ -124,7 +126,7 @@ def storage_torch(line: Line) -> Iterator[Event]:
 @parser(title="A distributed checkpoint failed", literals=["CheckpointException ranks:dict_keys"])
 def storage_dcp(line: Line) -> Iterator[Event]:
     """The listed ranks could not save or load; each has a traceback of its own below, marked (RANK r)."""
-    if found := DCP.search(line.text):
+    if found := DCP.search(near(line)):
         ranks = rank_list(found["ranks"])
         known = {"rank": ranks[0]} if len(ranks) == 1 else {}
         yield line.event(

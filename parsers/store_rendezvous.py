@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nccl_forensics.parsers._lines import failure_block, number, rank_before
+from nccl_forensics.parsers._lines import failure_block, near, number, rank_before
 
 from nccl_forensics.model import Event
 from nccl_forensics.plugins import parser
@@ -26,7 +26,7 @@ WAIT = re.compile(
 )
 BROKEN = re.compile(
     r"(?:sendBytes|recvValue|recvVector|recvString"
-    r"|recvBytes) failed on SocketImpl\([^)]{0,300}?remote=\[(?P<host>[^\]]{1,255})\]:(?P<port>\d{1,5})"
+    r"|recvBytes) failed on SocketImpl\([^)]{0,300}?remote=\[(?:::ffff:)?(?P<host>[^\]]{1,255})\]:(?P<port>\d{1,5})"
 )
 FLAG = re.compile(r"Failed to check the \\?\"should dump\\?\" flag on TCPStore")
 CLIENTS = re.compile(
@@ -55,7 +55,7 @@ RDZV = re.compile(r"Rendezvous(?P<error>Timeout|Connection|Closed|GracefulExit|S
 
 @parser(title="TCPStore: a key was not set in time", literals=["waitForInput: socket", "wait timeout after "])
 def store_wait(line: Line) -> Iterator[Event]:
-    if found := WAIT.search(line.text):
+    if found := WAIT.search(near(line)):
         yield line.event(
             "store-wait",
             role="symptom",
@@ -68,7 +68,7 @@ def store_wait(line: Line) -> Iterator[Event]:
 @parser(title="TCPStore: its host is gone", literals=["failed on SocketImpl(", "flag on TCPStore"])
 def store_broken(line: Line) -> Iterator[Event]:
     """Repeated each second by every process that is left."""
-    text = line.text
+    text = near(line)
     found = BROKEN.search(text)
     if found or FLAG.search(text):
         yield line.event(
@@ -82,7 +82,7 @@ def store_broken(line: Line) -> Iterator[Event]:
 
 @parser(title="TCPStore: processes never connected", literals=["seconds waiting for clients."])
 def store_clients(line: Line) -> Iterator[Event]:
-    if found := CLIENTS.search(line.text):
+    if found := CLIENTS.search(near(line)):
         yield line.event(
             "store-clients",
             role="symptom",
@@ -95,7 +95,7 @@ def store_clients(line: Line) -> Iterator[Event]:
 @parser(title="Store based barrier: ranks are missing", literals=["store based barrier"])
 def store_barrier(line: Line) -> Iterator[Event]:
     """`at_rank` is the global rank of the process that waited; it is said in the text."""
-    if found := BARRIER.search(line.text):
+    if found := BARRIER.search(near(line)):
         yield line.event(
             "store-barrier",
             role="symptom",
@@ -111,7 +111,7 @@ def store_barrier(line: Line) -> Iterator[Event]:
 
 @parser(title="TCPStore: the master cannot be reached", literals=["The client socket has "])
 def store_connect(line: Line) -> Iterator[Event]:
-    if found := CONNECT.search(line.text):
+    if found := CONNECT.search(near(line)):
         yield line.event(
             "store-connect",
             role="symptom",
@@ -124,7 +124,7 @@ def store_connect(line: Line) -> Iterator[Event]:
 
 @parser(title="TCPStore: the port is taken", literals=["The server socket has failed to", "EADDRINUSE"])
 def store_bind(line: Line) -> Iterator[Event]:
-    if found := BIND.search(line.text):
+    if found := BIND.search(near(line)):
         yield line.event(
             "store-bind",
             role="cause",
@@ -141,7 +141,7 @@ def store_bind(line: Line) -> Iterator[Event]:
 )
 def rdzv_heartbeat(line: Line) -> Iterator[Event]:
     """The named node is the one that speaks, not the one that is gone."""
-    if found := NODE.search(line.text):
+    if found := NODE.search(near(line)):
         yield line.event(
             "rdzv-heartbeat",
             role="consequence",
@@ -155,7 +155,7 @@ def rdzv_heartbeat(line: Line) -> Iterator[Event]:
     literals=[f"Rendezvous{x}Error" for x in ("Timeout", "Connection", "Closed", "GracefulExit", "State")],
 )
 def rdzv_error(line: Line) -> Iterator[Event]:
-    if "' has failed to" not in line.text and (found := RDZV.search(line.text)):
+    if "' has failed to" not in line.text and (found := RDZV.search(near(line))):
         yield line.event(
             "rdzv-error",
             role="symptom" if found["error"] == "Timeout" else "consequence",

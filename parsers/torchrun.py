@@ -23,7 +23,7 @@ import re
 import signal
 from collections.abc import Iterator
 
-from nccl_forensics.parsers._lines import followers, leaders, number, rank_list, wall
+from nccl_forensics.parsers._lines import followers, leaders, near, number, rank_list, wall
 
 from nccl_forensics.model import Detail, Event, Role, Severity
 from nccl_forensics.plugins import parser
@@ -42,7 +42,8 @@ INDEX = re.compile(r"^\s*\[\d{1,6}\]:\s*$")
 SIGNALLED = re.compile(r"Signal \d{1,3} \((?P<signal>SIG[A-Z0-9]{1,10})\) received by PID")
 CLOSING = re.compile(r"Sending process (?P<pid>\d{1,9}) closing signal (?P<signal>SIG\w{1,10})")
 FORCED = re.compile(
-    r"Unable to shutdown process (?P<pid>\d{1,9}) via \w{1,10}, forcefully exiting via (?P<signal>SIG\w{1,10})"
+    r"Unable to shutdown process (?P<pid>\d{1,9}) via [\w.]{1,20}, forcefully exiting via"
+    r" (?:Signals\.)?(?P<signal>\w{1,10})"
 )
 DEATH = re.compile(
     r"Received (?P<name>SIG\w{1,10}|\d{1,3}|Signals\.SIG\w{1,10}) death signal, shutting down workers"
@@ -83,7 +84,7 @@ def exit_role(name: str | None) -> tuple[Role, Severity, str | None]:
 
 @parser(title="torchrun: a child's end, from the agent", literals=["failed (exitcode: "])
 def torchrun_failed(line: Line) -> Iterator[Event]:
-    if found := FAILED.search(line.text):
+    if found := FAILED.search(near(line)):
         code = int(found["code"])
         name = signal_name(code)
         role, severity, cause = exit_role(name)
@@ -102,7 +103,7 @@ def torchrun_failed(line: Line) -> Iterator[Event]:
 @parser(title="torchrun: the failure block", literals=["exitcode  :", "exitcode: "])
 def torchrun_block(line: Line) -> Iterator[Event]:
     """One event for each child that is listed; `first` for the one under 'Root Cause'."""
-    found = ENTRY.match(line.text)
+    found = ENTRY.match(near(line))
     if not found:
         return
     fields: dict[str, str] = {}
@@ -150,9 +151,9 @@ def torchrun_block(line: Line) -> Iterator[Event]:
     )
 
 
-@parser(title="torchrun: children are told to stop", literals=[" closing signal SIG", "forcefully exiting via SIG"])
+@parser(title="torchrun: children are told to stop", literals=[" closing signal SIG", "forcefully exiting via "])
 def torchrun_closing(line: Line) -> Iterator[Event]:
-    if found := CLOSING.search(line.text) or FORCED.search(line.text):
+    if found := CLOSING.search(near(line)) or FORCED.search(near(line)):
         yield line.event(
             "sigterm-sent",
             role="consequence",
@@ -163,7 +164,7 @@ def torchrun_closing(line: Line) -> Iterator[Event]:
 
 @parser(title="torchrun: the agent was told to stop", literals=["death signal, shutting down", "got signal: "])
 def torchrun_death(line: Line) -> Iterator[Event]:
-    if found := DEATH.search(line.text):
+    if found := DEATH.search(near(line)):
         told = (found["name"] or found["number"]).removeprefix("Signals.")
         name = signal_name(-int(told)) if told.isdigit() else told
         yield line.event(
@@ -173,7 +174,7 @@ def torchrun_death(line: Line) -> Iterator[Event]:
 
 @parser(title="torchrun: the workers start again", literals=["attempts left; will restart"])
 def torchrun_restart(line: Line) -> Iterator[Event]:
-    if found := RESTART.search(line.text):
+    if found := RESTART.search(near(line)):
         yield line.event("restart", role="context", details={"left": int(found["left"]), "of": int(found["of"])})
 
 
@@ -200,7 +201,7 @@ def torchrun_rendezvous(line: Line) -> Iterator[Event]:
     title="torch.multiprocessing: a child's end", literals=["terminated with signal SIG", "terminated with exit code"]
 )
 def spawn_exit(line: Line) -> Iterator[Event]:
-    if found := SPAWNED.search(line.text):
+    if found := SPAWNED.search(near(line)):
         name = found["signal"]
         code = (
             int(found["code"]) if found["code"] else -int(getattr(signal, name, 0)) if hasattr(signal, name) else None

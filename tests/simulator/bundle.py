@@ -407,6 +407,8 @@ def _truth(story: Story, end: Ending, files: dict[str, bytes]) -> Truth:
     differs = cause in ("collective_skipped", "collective_mismatch", "uneven_inputs")
     said_alike = differs and members <= set(shown) and minor(scenario.torch) >= 1  # the sizes stand in the reports
     exit_seen = console and any(rank in story.exits for rank in ranks)
+    if cause == "deadlock":  # a ring shows only when every link of it is there
+        counters = whole == world
     cause_known = kernel or log or (story.counters_proof and counters)
     rank_known = log or (kernel and mapped) or shows_rank or missing_only or said_alike or exit_seen
     acceptable = story.acceptable or ((cause,) if cause not in ("healthy", "hopeless") else ())

@@ -7,13 +7,13 @@ times at which it struck. An id that is missing here (see `CAUSES`) is not simul
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
 
 from . import kernel as k
 from .cluster import MS, Cluster, Host, Member, S, when
-from .dumps import minor
+from .dumps import minor, nccl_version
 from .kernel import Record
 from .scenario import Scenario
 from .torchlog import Torch
@@ -432,6 +432,44 @@ def rank_not_arrived(s: Story) -> Iterator[None]:
     s.acceptable = ("rank_not_arrived", "rank_busy", "rank_slow", "process_missing")
 
 
+def process_missing(s: Story) -> Iterator[None]:
+    """Neither a line nor a dump of the rank, and nothing that says why."""
+    r = s.culprit
+    s.fault(r, "stop", "bucket1", "silent")
+    yield
+    s.onset_ns, s.ranks, s.counters_proof = s.struck(r), (r,), True
+    s.acceptable = ("process_missing", "rank_not_arrived", "rank_busy", "rank_slow", "gpu_stall")
+
+
+def shm_full(s: Story) -> Iterator[None]:
+    """NCCL cannot grow its segment in /dev/shm when it sets up the first communicator."""
+    r = s.culprit
+    s.fault(r, "stop", "aux", "exits")
+    s.faults[-1] = replace(s.faults[-1], step=1)
+    yield
+    seat, t = s.seat(r), s.struck(r)
+    name = f"/dev/shm/nccl-{s.rng.getrandbits(30):06x}"
+    full = f"Error while creating shared memory segment {name} (size 9637888), error: No space left on device (28)"
+    for i, text in enumerate(
+        (
+            f"misc/shmutils.cc:88 NCCL WARN Error: failed to extend {name} to 9637892 bytes, error: No space left on "
+            "device (28)",
+            f"misc/shmutils.cc:132 NCCL WARN {full}",
+        )
+    ):
+        s.say(r, t + i * MS, "\n" + s.torch.nccl(seat, text), err=False)
+    s.say(r, t + 2 * MS, s.torch.nccl(seat, "NCCL INFO transport/shm.cc:551 -> 2"), err=False)
+    kind = "torch.distributed.DistBackendError" if minor(s.scenario.torch) >= 1 else "RuntimeError"
+    error = (
+        f"{kind}: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, unhandled system error (run "
+        f"with NCCL_DEBUG=INFO for details), NCCL version {nccl_version(s.scenario.torch)}\nncclSystemError: System "
+        f"call (e.g. socket, malloc) or external library call failed or device error. \nLast error:\n{full}"
+    )
+    s.traceback(r, t + 5 * MS, MAIN, error)
+    s.leaves(r, t + int(s.rng.uniform(0.6, 3) * S), 1)
+    s.onset_ns, s.ranks, s.peers_hear = t, (r,), True
+
+
 def cpu_stall(s: Story) -> Iterator[None]:
     r = s.culprit
     s.fault(r, "stop", "bucket0", "silent")
@@ -535,6 +573,8 @@ CAUSES: dict[str, Callable[[Story], Iterator[None]]] = {
         deadlock,
         rank_busy,
         rank_not_arrived,
+        process_missing,
+        shm_full,
         cpu_stall,
         node_lost,
         nic_link_down,

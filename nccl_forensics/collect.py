@@ -1193,10 +1193,12 @@ def _shown(name: str | bytes, most: int = LONGEST_NAME) -> str:
     """A name fit to be shown: valid Unicode, nothing that cannot be printed or turns the line round, not too long."""
     if isinstance(name, str):
         try:
-            name = name.encode("utf-8", "surrogateescape")  # as Python holds file names that are not UTF-8
+            raw = name.encode("utf-8", "surrogateescape")  # as Python holds file names that are not UTF-8
         except UnicodeEncodeError:
-            name = name.encode("utf-8", "backslashreplace")
-    text = name[: 16 * most].decode("utf-8", "backslashreplace")
+            raw = name.encode("utf-8", "backslashreplace")
+    else:
+        raw = name
+    text = raw[: 16 * most].decode("utf-8", "backslashreplace")
     if len(text) > most:
         text = f"{text[: most // 2]}…{text[-most // 2 :]}"
     if text.isprintable():

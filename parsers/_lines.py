@@ -95,7 +95,7 @@ def whole(
     for found in pattern.finditer(text):
         alone = True
         yield found, text, line
-    if alone:
+    if alone or len(line.raw) > LONGEST:
         return
     before = [*leaders(line, most, most)][::-1]
     lines = [*before, line, *followers(line, most, most)]

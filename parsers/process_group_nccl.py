@@ -60,6 +60,9 @@ TIMEOUT_CUT = re.compile(
 )
 COPY = re.compile(r"(?:terminated\s*with\s*exception:|what\(\):|Last error:|wait\(\).{0,40})\s*$")
 
+COPY_REACH = 60
+"""Lines between the header's message and its copy behind `what():` (two stacks of about ten frames); our judgement."""
+
 BLOCKING = loose(WORK + r" timed out in (?:blocking wait|call to wait\(\))")
 ASYNC = re.compile(
     r"(?:Collective " + WORK.replace(" ", r"\s?") + r" raised the following async exception: "
@@ -135,6 +138,12 @@ def _named(found: re.Match[str]) -> dict[str, Detail]:
     }
 
 
+def _told_before(line: Line, part: str) -> int | None:
+    """Global rank of the lines shortly before that hold the same text, for a copy that has no header of its own."""
+    ranks = {x.rank for x in line.before(COPY_REACH) if part in x.text} - {None}
+    return ranks.pop() if len(ranks) == 1 and part else None
+
+
 def _work(found: re.Match[str]) -> dict[str, Detail]:
     return {
         "seq": number(found["seq"]),
@@ -150,17 +159,19 @@ def pg_timeout(line: Line) -> Iterator[Event]:
     seen = False
     for found, text, first in whole(line, TIMEOUT, TIMEOUT_LITERALS):
         seen = True
+        rank = rank_before(first, text, found.start())
+        repeated = COPY.search(text, max(0, found.start() - 60), found.start()) is not None
         yield line.event(
             "watchdog-timeout",
             role="symptom",
             severity="error",
             stamp=first.stamp,
-            rank=rank_before(first, text, found.start()),
+            rank=_told_before(line, found[0]) if repeated and rank is None else rank,
             details={
                 **_work(found),
                 "waited_ms": int(found["waited_ms"]),
                 "group_rank": number(found["group_rank"]),
-                "repeated": COPY.search(text, max(0, found.start() - 60), found.start()) is not None,
+                "repeated": repeated,
             },
         )
     if seen or "Watchdog caught" not in line.text or any(True for _ in _elsewhere(line)):
@@ -301,6 +312,8 @@ def pg_watchdog_died(line: Line) -> Iterator[Event]:
         return
     rank = rank_before(line, text, found.start())
     repeated = "what():" in text[: found.start()]
+    if repeated and rank is None:
+        rank = _told_before(line, text.rpartition("what():")[2].strip())
     if found["what"] == "CUDA error":
         error = found["error"].removeprefix("CUDA error: ").strip()
         yield line.event(

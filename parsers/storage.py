@@ -55,7 +55,7 @@ def errno_of(text: str) -> tuple[int, str] | None:
 def path_of(text: str) -> str | None:
     """The file or folder that the message names: the last one in quotes, else the first that looks like a path."""
     plain = quoted = None
-    for found in PATH.finditer(text[:4000]):
+    for found in PATH.finditer(text[:2000]):
         if found["quoted"] and ("/" in found["quoted"] or "." in found["quoted"]):
             quoted = found["quoted"]
         elif found["plain"] and plain is None:

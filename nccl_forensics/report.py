@@ -696,7 +696,7 @@ def _collective(incident: Doc) -> str:
 def _steps(incident: Doc, lookup: _Lookup) -> tuple[list[Step], dict[tuple[object, object], str]]:
     """The evidence chain, and by (source, line) the anchor of each line that is shown in it.
 
-    Neighbours that say the same, or 'also: ' and the same, are one step with several lines.
+    Neighbours that say the same, or only what is in their own line, are one step with several lines.
     """
     claims: list[tuple[str, list[tuple[str, Doc]]]] = []
     taken: set[str] = set()
@@ -706,7 +706,9 @@ def _steps(incident: Doc, lookup: _Lookup) -> tuple[list[Step], dict[tuple[objec
         anchor = f"i{incident['id']}-{own if usable else f'e{n}'}"
         taken |= {str(own), f"e{n}"}
         says = clean(item["says"]).removeprefix("also: ")
-        if claims and claims[-1][0] == says:
+        own_words = clean(item.get("text") or "", 48).rstrip("…")
+        bare = item.get("weight") is None and len(own_words) > 8 and own_words in says
+        if claims and (claims[-1][0] == says or bare):
             claims[-1][1].append((anchor, item))
         else:
             claims.append((says, [(anchor, item)]))
@@ -722,7 +724,7 @@ def _steps(incident: Doc, lookup: _Lookup) -> tuple[list[Step], dict[tuple[objec
                 says=sentence(says),
                 lines=tuple(_raw(anchor, item, lookup) for anchor, item in items[:MAX_LINES]),
                 more=max(0, len(items) - MAX_LINES),
-                inference=all(item.get("inference") for _, item in items),
+                inference=bool(items[0][1].get("inference")),
                 weight=f"{max(weights, key=abs):+.1f}" if weights else "",
             )
         )
@@ -1160,6 +1162,7 @@ def _not_to_blame(verdict: Doc) -> list[tuple[str, str]]:
         if who.lower().startswith("rank"):
             for low, high in re.findall(r"(\d{1,7})(?:[–-](\d{1,7}))?", who):
                 cleared.update(r for r in reporters if int(low) <= r <= int(high or low))
+    cleared.update(listed(verdict.get("cannot_exclude")))
     left = [r for r in reporters if r not in cleared]
     if left and verdict["status"] != "undetermined":
         word = "It" if len(left) == 1 else "They"

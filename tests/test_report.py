@@ -481,6 +481,18 @@ def test_lines_that_say_the_same_are_one_step() -> None:
     assert "4 more lines are in the embedded data." in page.text
 
 
+def test_a_line_that_only_repeats_itself_belongs_to_the_step_before() -> None:
+    doc = report_docs.workstation()
+    rows = doc["incidents"][0]["verdict"]["evidence"]
+    beside = {"says": f"Beside it, in rank0.log: {rows[3]['text'][:120]}", "weight": None}
+    rows[2:2] = [rows[3] | beside]
+    rows[5:5] = [rows[4] | beside | {"weight": 0.5}]
+    page = report.html(doc)
+    assert page.count('<a class="self"') == 6
+    assert page.count('<li id="i1-') == 6
+    assert 'id="i1-e3"' in page
+
+
 def test_ranks_cleared_for_the_same_reason_share_a_row() -> None:
     doc = report_docs.workstation()
     known = {"gpu_pci": None, "source": None, "line": None, "text": None, "why": "waits for rank 3"}

@@ -30,6 +30,9 @@ OLD_FILE_NS = 300 * 10**9
 CONTEXTS = (16, 8, 4)
 """How many calls before a call must be equal for the calls after them to be expected to be equal. A judgement."""
 
+PARTING = 2000
+"""How many collectives back a shift against the peers is looked for. A judgement."""
+
 CLEAN, GAPS, WEAK = 3.5, 2.0, 1.0
 """Log-odds of a finding: all dumps are there and agree; some are missing or cut; a hint. Judgements."""
 SHOWN = 8
@@ -714,16 +717,18 @@ def _parting(group: _Standing, rank: int, peers: Sequence[int]) -> _Parting | No
     if not others or not len(member.all_seqs):
         return None
 
+    since = int(member.all_seqs[-1]) - PARTING
+
     def word(one: _Member, seq: int) -> Any:
         return (one.signature(seq), one.stack(seq)) if one.rows(seq) else None
 
     reference: dict[int, Any] = {}
-    for seq in {x for one in others for x in one.seqs}:
+    for seq in {x for one in others for x in one.seqs if x >= since}:
         votes = Counter(w for one in others if (w := word(one, seq)) is not None)
         top = votes.most_common(1)
         if top and top[0][1] * 2 > sum(votes.values()):
             reference[seq] = top[0][0]
-    own = {seq: word(member, seq) for seq in member.seqs}
+    own = {seq: word(member, seq) for seq in member.seqs if seq >= since}
     both = sorted(own.keys() & reference.keys())
     first = next((seq for seq in both if own[seq] != reference[seq]), None)
     if first is None:
@@ -1412,19 +1417,17 @@ class _Verdict:
         order: Counter[tuple[str, str]] = Counter()
         wanted = {x.description or x.name for x in groups}
         sisters = [x for x in self.job.stuck if (x.description or x.name) in wanted]
-        for rank in {x for group in sisters for x in group.arrived}:
-            rows: dict[str, int] = {}
-            for group in sisters:
-                member = group.members.get(rank)
-                if member is None or group.seq is None or rank not in group.arrived:
-                    continue
-                row = member.row(group.seq)
+        called: dict[int, dict[str, int]] = defaultdict(dict)
+        for group in sisters:
+            what = group.description or group.name
+            for rank in group.arrived:
+                row = group.members[rank].row(group.seq or 0)
                 if row is not None:
-                    what = group.description or group.name
-                    rows[what] = min(rows.get(what, row), row)
+                    called[rank][what] = min(called[rank].get(what, row), row)
+        for rows in called.values():
             listed = sorted(rows, key=lambda x: rows[x])
-            for i, one in enumerate(listed):
-                for other in listed[i + 1 :]:
+            for n, one in enumerate(listed):
+                for other in listed[n + 1 :]:
                     order[one, other] += 1
         beaten = {x: sum(order[y, x] > order[x, y] for y in wanted) for x in wanted}
 
@@ -1523,18 +1526,19 @@ class _Verdict:
             yield Wait(waiter=one.waiter, waited=(one.ower,), why=why, group=one.group.label)
 
     def _cleared(self, guilty: set[int]) -> Iterator[tuple[int, str]]:
+        stands: dict[int, tuple[_Standing, str]] = {}
+        for group in self._by_program(self.job.stuck):
+            waited = {*group.missing, *group.no_data, *group.unknown}
+            for rank in group.arrived if waited else ():
+                stands.setdefault(rank, (group, _ranks(waited)))
         for rank in sorted(self.job.dumps):
             if rank in guilty or rank in self.cannot_exclude:
                 continue
-            for group in self._by_program(self.job.stuck):
-                if rank in group.arrived and (group.missing or group.no_data or group.unknown):
-                    waited = _ranks({*group.missing, *group.no_data, *group.unknown})
-                    yield rank, f"waits in collective {group.seq} of group {group.label} for {waited}"
-                    break
-            else:
-                targets = self.edges.get(rank)
-                if targets:
-                    yield rank, f"waits for {_ranks(targets)}"
+            if rank in stands:
+                group, names = stands[rank]
+                yield rank, f"waits in collective {group.seq} of group {group.label} for {names}"
+            elif self.edges.get(rank):
+                yield rank, f"waits for {_ranks(self.edges[rank])}"
 
     def _counters(self, top: _Standing | None) -> Iterator[RankCounters]:
         job = self.job

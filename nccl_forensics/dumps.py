@@ -231,13 +231,25 @@ def _row(entry: Mapping[Any, Any]) -> tuple[Any, ...]:
     )
 
 
-def _columns(entries: list[dict[str, Any]]) -> tuple[list[Any], list[tuple[Any, ...]]]:
-    """The entries' fields as columns, and a hashable key of each entry's call. Raises where a field is amiss."""
+def _numbered(keys: Iterable[Any]) -> tuple[list[int], dict[Any, int]]:
+    index: dict[Any, int] = {}
+    return [index.setdefault(key, len(index)) for key in keys], index
+
+
+def _columns(entries: list[dict[str, Any]]) -> tuple[list[Any], list[int], dict[Any, int]]:
+    """The entries' fields as columns, each entry's call as a number, and the calls. Raises where a field is amiss."""
     columns: list[Any] = list(zip(*map(_get, entries), strict=True))
     names, ins, outs, types_in, types_out = (columns[i] for i in (6, 8, 9, 10, 11))
-    # Every part of a key is a tuple of hashable things, so that a list in a wrong place raises TypeError here.
+    # Every part of a key is a tuple of hashable things, so that a list in a wrong place raises TypeError.
+    # One tensor, the usual case, is flattened: hashing nested tuples is most of the work here.
     keys = [
-        (n, tuple(map(tuple, i)), tuple(map(tuple, o)), tuple(ti), tuple(to))
+        (
+            n,
+            tuple(i[0]) if len(i) == 1 else tuple(map(tuple, i)),
+            tuple(o[0]) if len(o) == 1 else tuple(map(tuple, o)),
+            ti[0] if len(ti) == 1 else tuple(ti),
+            to[0] if len(to) == 1 else tuple(to),
+        )
         for n, i, o, ti, to in zip(names, ins, outs, types_in, types_out, strict=True)
     ]
     number: list[Any] = [columns[i] for i in (0, 1, 3, 4, 5, 7, 16)]
@@ -249,7 +261,15 @@ def _columns(entries: list[dict[str, Any]]) -> tuple[list[Any], list[tuple[Any, 
     flags = np.array([code(s, 0) for s in columns[12]], dtype=np.uint8)
     flags |= np.array([x is True for x in columns[15]], dtype=np.uint8) * np.uint8(RETIRED)
     flags |= np.array([x is True for x in columns[17]], dtype=np.uint8) * np.uint8(P2P)
-    return [*arrays, flags, columns[2]], keys
+    return [*arrays, flags, columns[2]], *_numbered(keys)
+
+
+def _nested(sizes: Any) -> Any:
+    return (sizes,) if sizes and type(sizes[0]) is int else sizes
+
+
+def _listed(types: Any) -> Any:
+    return (types,) if type(types) is str else types
 
 
 def _call(key: tuple[Any, ...]) -> Call:
@@ -263,9 +283,9 @@ def _call(key: tuple[Any, ...]) -> Call:
         op.lower(),
         int(b) if b and b != "?" else None,
         int(a) if a and a != "?" else None,
-        _sizes(ins),
-        _sizes(outs),
-        (*_texts(types_in), "|", *_texts(types_out)) if types_in or types_out else (),
+        _sizes(_nested(ins)),
+        _sizes(_nested(outs)),
+        (*_texts(_listed(types_in)), "|", *_texts(_listed(types_out))) if types_in or types_out else (),
     )
 
 
@@ -285,11 +305,6 @@ def _stack(frames: Any) -> tuple[str, ...]:
     return _shared_stacks.setdefault(stack, stack)
 
 
-def _numbered(keys: Iterable[Any]) -> tuple[list[int], dict[Any, int]]:
-    index: dict[Any, int] = {}
-    return [index.setdefault(key, len(index)) for key in keys], index
-
-
 def dump_of(
     content: Any, *, path: str, form: str, name_rank: int | None, partial: bool = False, mtime_ns: int | None = None
 ) -> tuple[Dump, list[Problem]]:
@@ -307,13 +322,13 @@ def dump_of(
     try:
         if not entries:
             raise ValueError
-        columns, keys = _columns(entries)
+        columns, call, call_index = _columns(entries)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
         rows = [_row(x) for x in entries]
         names = [dict(zip(_FIELDS, row, strict=True)) for row in rows]
-        columns, keys = _columns(names) if names else ([np.zeros(0, np.int64)] * 9 + [np.zeros(0, np.uint8), []], [])
+        nothing: list[Any] = [np.zeros(0, np.int64)] * 9 + [np.zeros(0, np.uint8), []]
+        columns, call, call_index = _columns(names) if names else (nothing, [], {})
     record, local, seq, p2p_seq, op_id, created, timeout, started, completed, flags, pairs = columns
-    call, call_index = _numbered(keys)
     frames = [x if type(x) is list else () for x in (e.get("frames") for e in entries)]
     stack, stack_index = _numbered(tuple(map(id, x)) for x in frames)  # a frame in many entries is one dict
     firsts: dict[int, Any] = {}
@@ -323,7 +338,8 @@ def dump_of(
     stack_column = np.array(stack, dtype=np.int32)
     stack_column[np.array([not stacks[i] for i in stack], dtype=bool)] = -1
     groups, group, (has_status, all_named, idle), others = _groups(head, local, pairs, problems, path)
-    rank, rank_from = _whose(groups, group, call, tuple(map(_call, call_index)), others, name_rank, problems, path)
+    calls = tuple(map(_call, call_index))
+    rank, rank_from = _whose(groups, group, call, calls, others, name_rank, problems, path)
     version = _text(head.get("version")) or None
     library = _text(head.get("comm_lib_version")) or _text(head.get("nccl_version")) or None
     dump = Dump(
@@ -351,7 +367,7 @@ def dump_of(
         completed_ns=completed,
         timeout_ms=timeout,
         flags=flags,
-        calls=tuple(map(_call, call_index)),
+        calls=calls,
         stacks=stacks,
         others=others,
     )

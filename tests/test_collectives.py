@@ -1,0 +1,591 @@
+"""The reconstruction, held against recorded dumps and against a small model of jobs whose fault is known."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nccl_forensics import collectives
+from nccl_forensics.dumps import Dump, dump_of
+from nccl_forensics.model import Problem, Reconstruction
+from nccl_forensics.parsers import flight_recorder as parser
+
+SHARED = Path(__file__).parents[2] / "shared" / "cases"
+WITHOUT_LOGS = {"rank_not_arrived", "process_missing", "rank_busy"}
+"""What dumps alone can say where the log has the reason."""
+UNDECIDABLE = {
+    # Two ranks left no dump, and nothing in the other two tells them apart.
+    "sigkill-dump-missing": {1, 3},
+    # Hook dumps name no peers and JSON has no stacks: a send to and a receive from the wrong rank look alike.
+    "p2p-recv-wrong-peer/fr-json": {1, 2, 3},
+}
+
+# --- recorded cases -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class File:
+    path: str
+    name: str
+    size: int | None
+    mtime_ns: int | None
+    stream: Any
+
+
+def read(path: Path, name: str | None = None) -> list[Any]:
+    with path.open("rb") as stream:
+        return list(parser.flight_recorder.read(File(str(path), name or path.name, None, None, stream)))
+
+
+def folder(path: Path) -> list[Dump]:
+    return [x for one in sorted(path.iterdir()) for x in read(one) if not isinstance(x, Problem)]
+
+
+def runs() -> list[Any]:
+    found = []
+    for path in sorted(SHARED.glob("fr*/*/expected.json")):
+        expect = json.loads(path.read_text(encoding="utf-8"))["expect"]
+        for one in ("fr", "fr-json", "input"):
+            if (path.parent / one).is_dir():
+                found.append(pytest.param(path.parent / one, expect, id=f"{path.parent.name}-{one}"))
+    return found
+
+
+RUNS = runs()
+needs_cases = pytest.mark.skipif(not RUNS, reason="the shared cases are not here")
+
+
+def verdict(made: Reconstruction) -> tuple[tuple[int, ...], str | None]:
+    first = made.suspects[0] if made.suspects else None
+    return (first.ranks, first.cause) if first else ((), None)
+
+
+@needs_cases
+@pytest.mark.parametrize(("path", "expect"), RUNS)
+def test_recorded(path: Path, expect: dict[str, Any]) -> None:
+    made = collectives.reconstruct(folder(path))
+    ranks, cause = verdict(made)
+    if expect.get("incident") is False:
+        assert made.healthy
+        assert made.suspects == ()
+        return
+    assert not made.healthy
+    open_to = UNDECIDABLE.get(path.parent.name) or UNDECIDABLE.get(f"{path.parent.name}/{path.name}")
+    if open_to:
+        assert ranks == ()
+        assert set(made.cannot_exclude) == open_to
+        return
+    accepted = set(expect["causes"])
+    if accepted & {"python_exception", "process_signal"}:
+        accepted |= WITHOUT_LOGS
+    assert list(ranks) == expect["ranks"]
+    assert cause in accepted
+    if expect.get("seq") is not None:
+        assert made.groups[0].seq == expect["seq"]
+    assert not set(ranks) & {x for x, _ in made.cleared}
+
+
+@needs_cases
+@pytest.mark.parametrize(("path", "expect"), RUNS)
+def test_recorded_whatever_the_order(path: Path, expect: dict[str, Any]) -> None:
+    dumps = folder(path)
+    wanted = collectives.reconstruct(dumps)
+    for seed in range(3):
+        random.Random(seed).shuffle(dumps)
+        assert collectives.reconstruct(dumps) == wanted
+
+
+@needs_cases
+@pytest.mark.parametrize(
+    "path", [x for x in sorted(SHARED.glob("fr/*")) if (x / "fr-json").is_dir()], ids=lambda x: x.name
+)
+def test_both_forms_of_a_rank_are_one_rank(path: Path) -> None:
+    both = collectives.reconstruct(folder(path / "fr") + folder(path / "fr-json"))
+    assert verdict(both) == verdict(collectives.reconstruct(folder(path / "fr")))
+
+
+def shifted(dump: Dump, by_ns: int) -> Dump:
+    """The dump of a host whose clock is wrong."""
+    return replace(
+        dump,
+        created_ns=dump.created_ns + by_ns,
+        started_ns=dump.started_ns + (dump.started_ns > 0) * by_ns,
+        completed_ns=dump.completed_ns + (dump.completed_ns > 0) * by_ns,
+    )
+
+
+@needs_cases
+@pytest.mark.parametrize(("path", "expect"), RUNS)
+def test_recorded_whatever_the_clocks(path: Path, expect: dict[str, Any]) -> None:
+    dumps = folder(path)
+    made = collectives.reconstruct([shifted(x, (x.rank or 0) * 37 * 10**9) for x in dumps])
+    assert verdict(made) == verdict(collectives.reconstruct(dumps))
+
+
+@needs_cases
+def test_dumps_removed_at_random() -> None:
+    """Who is named is guilty, and who is guilty is named or can't be excluded."""
+    named = wrong = lost = total = 0
+    for param in RUNS:
+        path, expect = param.values
+        if expect.get("incident") is False or len(dumps := folder(path)) < 4:
+            continue
+        for seed in range(6):
+            rng = random.Random(seed)
+            kept = rng.sample(dumps, rng.randint(len(dumps) // 2, len(dumps) - 1))
+            world = max(x.rank or 0 for x in dumps) + 1
+            made = collectives.reconstruct(kept, expected_world=world)
+            ranks, _ = verdict(made)
+            total += 1
+            named += len(ranks)
+            wrong += len(set(ranks) - set(expect["ranks"]))
+            lost += bool(set(expect["ranks"]) - {*ranks, *made.cannot_exclude}) and not made.healthy
+    assert named > 50
+    assert wrong <= 0.02 * named
+    assert lost <= 0.1 * total
+
+
+# --- a model of jobs ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Op:
+    kind: str
+    group: str
+    size: int = 1024
+    dtype: str = "Float"
+    line: int = 10
+    peer: int | None = None
+    """Rank inside the group."""
+
+
+@dataclass
+class Job:
+    """Ranks that call operations in order; an operation ends when all members have reached it with equal calls.
+
+    One queue for each rank's GPU; a rank's CPU runs ahead to the next "sync". Time is counted in rounds.
+    """
+
+    groups: dict[str, tuple[str, list[int]]]
+    programs: list[list[Any]]
+    backend: str = "nccl"
+    timing: bool = False
+    stacks: bool = True
+    ring: int = 2000
+    only_active: bool = False
+    version: str = "2.10"
+    dead: set[int] = field(default_factory=set)
+
+    def run(self, rounds: int, skew: dict[int, int] | None = None) -> list[Dump]:
+        """The dumps after `rounds`, or of each rank at its own round (`skew`)."""
+        world = len(self.programs)
+        at, queue = [0] * world, [[] for _ in range(world)]  # type: ignore[var-annotated]
+        counts: list[dict[Any, int]] = [defaultdict(int) for _ in range(world)]
+        meetings: dict[Any, dict[int, dict[str, Any]]] = defaultdict(dict)
+        head = [0] * world
+        stuck_gpu: set[int] = set()
+        frozen: dict[int, Dump] = {}
+        for now in range(rounds):
+            for rank, program in enumerate(self.programs):
+                budget = 3
+                while at[rank] < len(program) and budget:
+                    step = program[at[rank]]
+                    if step == "sync" and head[rank] < len(queue[rank]):
+                        break
+                    if step in ("hang", "die"):
+                        if step == "die":
+                            self.dead.add(rank)
+                        break
+                    at[rank] += 1
+                    if step == "gpu":
+                        stuck_gpu.add(rank)
+                    elif isinstance(step, Op):
+                        queue[rank].append(self._enqueue(rank, step, counts[rank], meetings, now, rank in stuck_gpu))
+                        budget -= 1
+            for rank in range(world):
+                if head[rank] < len(queue[rank]):
+                    one = queue[rank][head[rank]]
+                    if not one["stuck"] and one["start"] is None:
+                        one["start"] = now
+            for rank in range(world):
+                if head[rank] < len(queue[rank]):
+                    one = queue[rank][head[rank]]
+                    met = meetings[one["key"]]
+                    calls = {
+                        (x["op"].kind if x["op"].peer is None else "p2p", x["op"].size, x["op"].dtype)
+                        for x in met.values()
+                    }
+                    if (
+                        len(met) == one["needs"]
+                        and len(calls) == 1
+                        and all(x["start"] is not None for x in met.values())
+                    ):
+                        for x in met.values():
+                            x["end"] = now
+            for rank in range(world):
+                while head[rank] < len(queue[rank]) and queue[rank][head[rank]]["end"] is not None:
+                    head[rank] += 1
+            for rank, when in (skew or {}).items():
+                if when == now:
+                    frozen[rank] = self._dump(rank, queue[rank])
+        return [frozen.get(r) or self._dump(r, queue[r]) for r in range(world) if r not in self.dead]
+
+    def _enqueue(
+        self, rank: int, op: Op, count: dict[Any, int], meetings: dict[Any, Any], now: int, stuck: bool
+    ) -> dict[str, Any]:
+        members = self.groups[op.group][1]
+        count[op.group, "op"] += 1
+        if op.peer is None:
+            count[op.group, "seq"] += 1
+            key: Any = (op.group, count[op.group, "seq"])
+            needs = len(members)
+        else:
+            count[op.group, "p2p"] += 1
+            me = members.index(rank)
+            pair = (me, op.peer) if op.kind == "send" else (op.peer, me)
+            count[op.group, op.kind, pair] += 1
+            key = (op.group, pair, count[op.group, op.kind, pair])
+            needs = 2
+        one = {
+            "op": op, "key": key, "needs": needs, "start": None, "end": None, "stuck": stuck, "at": now,
+            "seq": count[op.group, "seq"], "p2p": count[op.group, "p2p"], "op_id": count[op.group, "op"],
+        }  # fmt: skip
+        meetings[key][rank] = one
+        return one
+
+    def _dump(self, rank: int, queue: list[dict[str, Any]]) -> Dump:
+        t0 = 1_800_000_000 * 10**9
+        local: dict[str, int] = {}
+        entries, status = [], {}
+        lenient = self.backend == "gloo"
+        for number, one in enumerate(queue):
+            op = one["op"]
+            members = self.groups[op.group][1]
+            pg = local.setdefault(op.group, len(local))
+            over = one["end"] is not None
+            name = f"{self.backend}:{op.kind}"
+            if op.peer is not None:
+                me = members.index(rank)
+                name += f" {me}->{op.peer}" if op.kind == "send" else f" {me}<-{op.peer}"
+            counters = status.setdefault(
+                str(pg),
+                {"last_enqueued_collective": -1, "last_started_collective": -1, "last_completed_collective": -1},
+            )
+            number_now = one["seq"] if op.peer is None else one["p2p"]
+            counters["last_enqueued_collective"] = number_now
+            if over:
+                counters["last_completed_collective"] = number_now
+            state = "scheduled"
+            if not lenient:
+                state = "completed" if over else "started" if self.timing and one["start"] is not None else "scheduled"
+            entry = {
+                "record_id": number, "pg_id": pg, "process_group": (op.group, self.groups[op.group][0]),
+                "collective_seq_id": one["seq"], "p2p_seq_id": one["p2p"], "op_id": one["op_id"], "profiling_name": name,
+                "time_created_ns": t0 + one["at"] * 10**7 + number, "input_sizes": [[op.size]], "output_sizes": [[op.size]],
+                "input_dtypes": [op.dtype], "output_dtypes": [op.dtype], "state": state,
+                "time_discovered_started_ns": t0 + one["start"] * 10**7 if self.timing and one["start"] is not None else None,
+                "time_discovered_completed_ns": t0 + one["end"] * 10**7 if over and not lenient else None,
+                "retired": over, "timeout_ms": 600000, "is_p2p": op.peer is not None,
+            }  # fmt: skip
+            if self.stacks:
+                entry["frames"] = [{"name": "step", "filename": "train.py", "line": op.line}]
+            if not (self.only_active and over):
+                entries.append(entry)
+        config = {
+            g: {"name": g, "desc": self.groups[g][0], "ranks": str(self.groups[g][1])}
+            for g in self.groups
+            if g in local
+        }
+        content = {"version": self.version, "pg_config": config, "pg_status": status, "entries": entries[-self.ring :]}
+        dump, _ = dump_of(content, path=f"dump{rank}", form="pickle", name_rank=rank)
+        assert dump.rank == rank
+        return dump
+
+
+def ddp(world: int, steps: int = 8) -> Job:
+    body: list[Any] = [
+        Op("all_reduce", "0", 4096, line=1),
+        Op("all_reduce", "0", 512, line=2),
+        Op("all_reduce", "0", 1, line=3),
+    ]
+    return Job({"0": ("default_pg", list(range(world)))}, [(body + ["sync"]) * steps for _ in range(world)])
+
+
+def mesh(dp: int, tp: int, steps: int = 8, *, names: bool = True) -> Job:
+    """Tensor and data parallel: TP all_reduce in each layer, DP reduce_scatter, and one world all_reduce in a step."""
+    world = dp * tp
+    groups = {"0": ("default_pg", list(range(world)))}
+    for i in range(tp):
+        groups[f"{1 + i}" if names else f"{hash((i, 'dp')) & 0xFFFFFFFF:x}d"] = ("mesh_dp", list(range(i, world, tp)))
+    for i in range(dp):
+        groups[f"{1 + tp + i}" if names else f"{hash((i, 'tp')) & 0xFFFFFFFF:x}t"] = (
+            "mesh_tp",
+            list(range(i * tp, i * tp + tp)),
+        )
+    programs = []
+    for rank in range(world):
+        mine = {desc: name for name, (desc, ranks) in groups.items() if rank in ranks}
+        body: list[Any] = [Op("all_reduce", mine["mesh_tp"], 2048, line=20 + i) for i in range(3)]
+        body += [Op("_reduce_scatter_base", mine["mesh_dp"], 8192, line=30), Op("all_reduce", "0", 1, line=40), "sync"]
+        programs.append(body * steps)
+    return Job(groups, programs)
+
+
+def pipeline(stages: int, dp: int, steps: int = 8, micro: int = 3) -> Job:
+    """Stages send forward and gradients back; DP all_reduce of each stage at the end of a step."""
+    world = stages * dp
+    groups: dict[str, tuple[str, list[int]]] = {"0": ("default_pg", list(range(world)))}
+    for i in range(dp):
+        groups[str(10 + i)] = ("PIPELINE_MODEL_PARALLEL_GROUP", list(range(i, world, dp)))
+    for i in range(stages):
+        groups[str(50 + i)] = ("DATA_PARALLEL_GROUP", list(range(i * dp, i * dp + dp)))
+    programs = []
+    for rank in range(world):
+        stage, pp, dpg = rank // dp, str(10 + rank % dp), str(50 + rank // dp)
+        body: list[Any] = []
+        for _ in range(micro):
+            if stage:
+                body.append(Op("recv", pp, 64, peer=stage - 1, line=50))
+            if stage < stages - 1:
+                body.append(Op("send", pp, 64, peer=stage + 1, line=51))
+        for _ in range(micro):
+            if stage < stages - 1:
+                body.append(Op("recv", pp, 64, peer=stage + 1, line=52))
+            if stage:
+                body.append(Op("send", pp, 64, peer=stage - 1, line=53))
+        body += [Op("all_reduce", dpg, 4096, line=54), Op("all_reduce", "0", 1, line=55), "sync"]
+        programs.append(body * steps)
+    return Job(groups, programs)
+
+
+def experts(dp: int, ep: int, steps: int = 8) -> Job:
+    """Expert parallel: all_to_all with sizes of its own on every rank."""
+    world = dp * ep
+    groups = {"0": ("default_pg", list(range(world)))}
+    for i in range(dp):
+        groups[str(1 + i)] = ("EXPERT_MODEL_PARALLEL_GROUP", list(range(i * ep, i * ep + ep)))
+    programs = []
+    for rank in range(world):
+        ranks = str(1 + rank // ep)
+        body: list[Any] = [
+            Op("all_to_all", ranks, 4096, line=60), Op("all_to_all", ranks, 4096, line=61), Op("all_reduce", "0", 256, line=62),
+            "sync",
+        ]  # fmt: skip
+        programs.append(body * steps)
+    return Job(groups, programs)
+
+
+LAYOUTS = {
+    "ddp4": lambda: ddp(4),
+    "ddp3": lambda: ddp(3),
+    "ddp16": lambda: ddp(16),
+    "mesh2x4": lambda: mesh(2, 4),
+    "mesh4x2": lambda: mesh(4, 2),
+    "mesh-hashed": lambda: mesh(2, 4, names=False),
+    "mesh8x8": lambda: mesh(8, 8, 5),
+    "pipeline4": lambda: pipeline(4, 1),
+    "pipeline4x2": lambda: pipeline(4, 2),
+    "experts2x4": lambda: experts(2, 4),
+}
+
+
+def spot(job: Job, rng: random.Random, want: Any) -> tuple[int, int]:
+    """A rank and the place of one of its steps in the middle of its program."""
+    while True:
+        rank = rng.randrange(len(job.programs))
+        program = job.programs[rank]
+        at = rng.randrange(len(program) // 2, len(program) - 8)
+        if isinstance(program[at], Op) and want(program[at]):
+            return rank, at
+
+
+def collective(op: Op) -> bool:
+    return op.peer is None
+
+
+def fault(kind: str, job: Job, rng: random.Random) -> set[int]:
+    """Put the fault in, give the culprits."""
+    p2p = kind in ("missing_send", "missing_recv", "wrong_peer")
+    names = {"missing_send": "send", "missing_recv": "recv"}
+    rank, at = spot(
+        job, rng, (lambda x: x.peer is not None and x.kind == names.get(kind, x.kind)) if p2p else collective
+    )
+    program = list(job.programs[rank])
+    op = program[at]
+    big = [x for x in range(len(program) // 2, len(program) - 8) if isinstance(program[x], Op) and program[x].peer is None
+           and len(job.groups[program[x].group][1]) > 2]  # fmt: skip
+    if kind in ("wrong_op", "wrong_size", "wrong_dtype", "extra", "skip"):
+        if not big:
+            return set()
+        if kind == "wrong_size":  # all_to_all has sizes of its own on every rank: nothing could tell
+            big = [x for x in big if program[x].kind != "all_to_all"]
+        at = rng.choice(big)
+        op = program[at]
+    if kind == "hang":
+        program.insert(rng.choice([at, at, rng.randrange(len(program) // 2, len(program))]), "hang")
+    elif kind == "die":
+        program.insert(at, "die")
+    elif kind == "gpu":
+        program.insert(at, "gpu")
+        job.timing = True
+    elif kind == "wrong_op":
+        program[at] = replace(op, kind="_all_gather_base", line=77)
+    elif kind == "wrong_size":
+        program[at] = replace(op, size=op.size + 1)
+    elif kind == "wrong_dtype":
+        program[at] = replace(op, dtype="BFloat16")
+    elif kind == "extra":
+        program.insert(at, replace(op, kind="all_reduce", size=7, line=78))
+    elif kind in ("skip", "missing_send", "missing_recv"):
+        del program[at]
+    elif kind == "wrong_peer":
+        others = [x for x in range(len(job.groups[op.group][1])) if x != op.peer and job.groups[op.group][1][x] != rank]
+        program[at] = replace(op, peer=rng.choice(others))
+    job.programs[rank] = program
+    return {rank}
+
+
+FAULTS = {
+    "hang": {"rank_not_arrived"},
+    "die": {"process_missing"},
+    "gpu": {"gpu_stall"},
+    "wrong_op": {"collective_mismatch"},
+    "wrong_size": {"collective_mismatch"},
+    "wrong_dtype": {"collective_mismatch"},
+    "extra": {"collective_skipped", "collective_mismatch"},
+    "skip": {"collective_skipped", "collective_mismatch"},
+    "missing_send": {"deadlock", "rank_not_arrived", "collective_mismatch"},
+    "missing_recv": {"deadlock", "rank_not_arrived", "collective_mismatch"},
+    "wrong_peer": {"deadlock", "collective_mismatch"},
+}
+
+
+def made_job(kind: str, layout: str, seed: int) -> tuple[Job, set[int]]:
+    rng = random.Random(f"{kind}-{layout}-{seed}")
+    job = LAYOUTS[layout]()
+    if kind == "gpu" and "pipeline" in layout:
+        return job, set()
+    if kind in ("missing_send", "missing_recv", "wrong_peer") and "pipeline" not in layout:
+        return job, set()
+    guilty = fault(kind, job, rng)
+    job.timing = job.timing or rng.random() < 0.3
+    job.stacks = rng.random() < 0.6
+    job.ring = rng.choice([2000, 2000, 40])
+    job.backend = rng.choice(["nccl", "nccl", "nccl", "gloo"]) if "pipeline" not in layout and kind != "gpu" else "nccl"
+    job.only_active = rng.random() < 0.2 and kind == "hang" and job.backend == "nccl"
+    return job, guilty
+
+
+def tally(kind: str, layouts: list[str], seeds: range, lose: float = 0.0) -> dict[str, Any]:
+    score: dict[str, Any] = {"jobs": 0, "right": 0, "named": 0, "wrong": [], "lost": [], "cause": []}
+    for layout in layouts:
+        for seed in seeds:
+            job, guilty = made_job(kind, layout, seed)
+            if not guilty:
+                continue
+            dumps = job.run(400)
+            rng = random.Random(seed)
+            if lose:
+                dumps = [x for x in dumps if rng.random() >= lose] or dumps[:1]
+            made = collectives.reconstruct(dumps, expected_world=len(job.programs))
+            ranks, cause = verdict(made)
+            score["jobs"] += 1
+            score["named"] += bool(ranks)
+            score["right"] += set(ranks) == guilty
+            where = f"{layout}/{seed}"
+            if set(ranks) - guilty:
+                score["wrong"].append(where)
+            if guilty - {*ranks, *made.cannot_exclude} and (made.suspects or made.healthy):
+                score["lost"].append(where)
+            if set(ranks) == guilty and not lose and cause not in FAULTS[kind]:
+                score["cause"].append((where, cause))
+    return score
+
+
+SOME = ["ddp4", "mesh2x4", "pipeline4", "experts2x4"]
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_modelled(kind: str) -> None:
+    score = tally(kind, SOME, range(3))
+    assert score["jobs"] >= 3
+    assert score["wrong"] == []
+    assert score["cause"] == []
+    assert score["right"] >= 0.9 * score["jobs"]
+
+
+def test_modelled_with_dumps_lost() -> None:
+    named = wrong = lost = jobs = 0
+    for kind in FAULTS:
+        score = tally(kind, ["ddp4", "mesh2x4", "pipeline4"], range(2), lose=0.3)
+        named, wrong, lost = named + score["named"], wrong + len(score["wrong"]), lost + len(score["lost"])
+        jobs += score["jobs"]
+    assert jobs > 40
+    assert named > 10
+    assert wrong <= 0.05 * named
+    assert lost <= 0.05 * jobs
+
+
+@pytest.mark.parametrize("layout", ["ddp4", "mesh2x4", "pipeline4", "experts2x4"])
+def test_a_running_job_is_healthy(layout: str) -> None:
+    """Dumps of different moments: the later ones show what the earlier ones went on to."""
+    for seed in range(3):
+        rng = random.Random(seed)
+        job = LAYOUTS[layout]()
+        skew = {rank: 8 + rng.randrange(8) for rank in range(len(job.programs))}
+        made = collectives.reconstruct(job.run(30, skew))
+        assert all(x.weight <= 0.5 for x in made.suspects)
+
+
+def test_a_finished_job_is_healthy() -> None:
+    made = collectives.reconstruct(ddp(4).run(400))
+    assert made.healthy
+    assert made.suspects == ()
+    assert made.cannot_exclude == ()
+
+
+def test_groups_entered_in_different_order_are_a_deadlock() -> None:
+    job = mesh(2, 2, 4)
+    tp, dp = Op("all_reduce", "3", 64, line=90), Op("all_reduce", "1", 64, line=91)
+    job.programs[0][12:12] = [tp, "sync", dp, "sync"]
+    job.programs[1][12:12] = [tp]
+    job.programs[2][12:12] = [dp]
+    job.programs[0][12:16] = [dp, "sync", tp, "sync"]
+    job.programs[2][12:12] = ["hang"]
+    made = collectives.reconstruct(job.run(200))
+    assert made.suspects[0].ranks == (2,)  # no deadlock: rank 2 never came
+
+
+def test_a_circle_of_waits() -> None:
+    groups = {"0": ("default_pg", [0, 1]), "1": ("a", [0, 1]), "2": ("b", [0, 1])}
+    a, b = Op("all_reduce", "1", 8), Op("all_reduce", "2", 8)
+    job = Job(
+        groups,
+        [[a, "sync", b, "sync"] * 3 + [a, "sync", b, "sync"], [a, "sync", b, "sync"] * 3 + [b, "sync", a, "sync"]],
+    )
+    job.stacks = False
+    made = collectives.reconstruct(job.run(100))
+    assert made.suspects[0].cause in ("deadlock", "collective_skipped")
+    assert len(made.suspects[0].ranks) <= 1
+    assert not made.healthy
+
+
+def test_extra_healthy_groups_change_nothing() -> None:
+    job, guilty = made_job("hang", "mesh2x4", 1)
+    before = verdict(collectives.reconstruct(job.run(400)))
+    job.groups["side"] = ("side", [2, 3])
+    for rank in (2, 3):
+        job.programs[rank] = [Op("all_reduce", "side", 5, line=99), *job.programs[rank]]
+    assert verdict(collectives.reconstruct(job.run(400))) == before
+    assert set(before[0]) == guilty
+
+
+def test_no_dumps() -> None:
+    made = collectives.reconstruct([])
+    assert made == Reconstruction()

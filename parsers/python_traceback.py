@@ -28,6 +28,9 @@ from nccl_forensics.scan import Line
 HEADER = "Traceback (most recent call last)"
 LONGEST = 600
 """Physical lines behind a header that are looked through, other processes' among them; our judgement."""
+SHORT = 80
+WOVEN = 16
+"""Tracebacks of unknown processes between this one's lines, beyond which it is given up; our judgement."""
 FRAMES = 12
 MESSAGE = 500
 
@@ -146,6 +149,14 @@ def _owner(line: Line) -> Line:
     return line
 
 
+def _behind(line: Line) -> Iterator[Line]:
+    """The next lines; most tracebacks end within the first few."""
+    first = line.after(SHORT)
+    yield from first
+    if len(first) == SHORT:
+        yield from line.after(LONGEST)[SHORT:]
+
+
 def _chain(line: Line) -> list[Raised]:
     """The exceptions from this header on, first raised first; each without `kind` if its end was not found."""
     rich = "─" in line.text
@@ -159,7 +170,8 @@ def _chain(line: Line) -> list[Raised]:
     group = GROUP.search(raw) is not None
     near = waiting = False
     owner = _owner(line)
-    for other in line.after(LONGEST):
+    strangers = 0
+    for other in _behind(line):
         if not follows(owner, other):
             continue
         text = other.text.rstrip()
@@ -174,7 +186,8 @@ def _chain(line: Line) -> list[Raised]:
             if raised.kind is not None:
                 break
             raised.mixed = True
-            if len(chain) > 1 or other.number > line.number + 200:
+            strangers += 1
+            if len(chain) > 1 or strangers > WOVEN:
                 break
             continue
         if any(x in text for x in CHAINED):

@@ -391,6 +391,8 @@ def _truth(story: Story, end: Ending, files: dict[str, bytes]) -> Truth:
     if cause in ("healthy", "preempted", "deadlock"):
         hosts = ()
     shown = _reporters_in(files, end.reporters, minor(scenario.torch))
+    if minor(scenario.torch) <= 1 and len(story.groups) > 1:
+        shown = ()  # up to 2.1 only the rank inside an unnamed group is printed
     dumps = {int(n.split("_")[-1].split(".")[0]) for n in files if n.startswith("fr/")}
     whole = len(dumps) - degrade.cut_dumps
     kernel = story.kernel_proof and not degrade.lose_kernel_logs and not degrade.lose_culprit_kernel_log

@@ -42,6 +42,8 @@ def draw(seed: int) -> Scenario:
     bad = rng.random() < 0.5 and cause != "healthy"
     launcher: Literal["torchrun", "slurm"] = rng.choice(("torchrun", "torchrun", "slurm")) if nodes > 1 else "torchrun"
     zone = rng.choice(ZONES)
+    without_job = bad and rng.random() < 0.08
+    quiet = without_job  # where no trace of a job is left, an innocent OOM kill is an incident of its own
     day, hour = rng.randrange(1, 28), rng.randrange(24)
     return Scenario(
         cause=cause,
@@ -72,9 +74,9 @@ def draw(seed: int) -> Scenario:
         smi_list=rng.random() < 0.6,
         decoys=Decoys(
             corrected_aer=rng.random() < 0.3,
-            old_boot_xid=rng.random() < 0.3,
-            innocent_oom=rng.random() < 0.3,
-            link_flap=rng.random() < 0.3,
+            old_boot_xid=rng.random() < 0.3 and not quiet,
+            innocent_oom=rng.random() < 0.3 and not quiet,
+            link_flap=rng.random() < 0.3 and not quiet,
             store_noise=rng.random() < 0.3,
         ),
         degrade=Degrade(
@@ -88,7 +90,7 @@ def draw(seed: int) -> Scenario:
             lose_kernel_logs=bad and rng.random() < 0.2,
             lose_culprit_kernel_log=bad and rng.random() < 0.15,
             lose_culprit_job_log=bad and nodes > 1 and rng.random() < 0.15,
-            lose_job_logs=bad and rng.random() < 0.08,
+            lose_job_logs=without_job,
             cut_job_logs=bad and rng.random() < 0.12,
             lose_init_lines=rng.random() < 0.4,
             cut_bug_report=rng.random() < 0.3,

@@ -41,6 +41,8 @@ MAX_DRAWN = 48
 """Key events in the timeline and its table."""
 MAX_ALIKE = 12
 """Of them, bystanders' events of one kind."""
+LONGEST_WAIT_MS = 30 * 86_400_000
+"""A month: a longer wait is a garbled number, and is not drawn. Our judgement."""
 MAX_UNTIMED = 12
 MAX_CELLS = 2048
 """Ranks that have a cell of their own in the map; above, hosts that look alike share one."""
@@ -236,7 +238,7 @@ def kind_words(event: Doc) -> str:
     words = KINDS.get(kind) or " ".join(_SHORT.get(w, w) for w in re.split("[-_]", kind))
     if kind in ("xid", "sxid") and fields.get(kind) is not None:
         words += f" {fields[kind]}"
-        if kind == "xid" and fields["xid"] in _xids():
+        if kind == "xid" and isinstance(fields["xid"], int) and fields["xid"] in _xids():
             words += f", {_xids()[fields['xid']]}"
     if kind == "watchdog-timeout" and fields.get("seq") is not None:
         words += f", {str(fields.get('op') or 'operation').lower()} no. {fields['seq']}"
@@ -614,11 +616,12 @@ class _Lookup:
 
 
 def gpu_words(gpu: Doc) -> str:
+    """'GPU 3 at 0000:4b:00.0', 'GPU 0000:4b:00.0', 'GPU GPU-8c1f…' or 'GPU' as far as it is known."""
     index, pci = gpu.get("index"), gpu.get("pci")
-    parts = [f"GPU {index}" if index is not None else "GPU", clean(pci, 40) if pci else ""]
-    if index is None and not pci:
-        parts.append(clean(gpu.get("uuid") or gpu.get("serial") or "", 60))
-    return parts[0] + (f" at {parts[1]}" if parts[1] else "") + (f" {parts[2]}" if parts[2:] and parts[2] else "")
+    if index is not None:
+        return f"GPU {index}" + (f" at {clean(pci, 40)}" if pci else "")
+    name = pci or gpu.get("uuid") or gpu.get("serial")
+    return f"GPU {clean(name, 60)}" if name else "GPU"
 
 
 def _culprit(verdict: Doc, host_of: Mapping[int, str]) -> str:
@@ -885,7 +888,7 @@ def _moment(
         if not number
         else f"{number}: {kind_words(event)}, {lane[1]}, {moment(at, error)} UTC {plus_minus(error)}",
         href=anchors.get((event.get("source"), event.get("line")), f"i{incident}-t{number}"),
-        waited_us=round(waited * 1000) if isinstance(waited, (int, float)) and waited > 0 else None,
+        waited_us=round(waited * 1000) if isinstance(waited, (int, float)) and 0 < waited < LONGEST_WAIT_MS else None,
         weight=weight,
     )
 
@@ -1102,13 +1105,16 @@ def _facts(incident: Doc, lookup: _Lookup) -> Iterator[tuple[str, str]]:
     elif detected is not None:
         text = f"Onset not known; noticed {moment(detected)} UTC"
     else:
-        text = "Not known: no usable time in these files"
+        text = "Not known: no complete time (with its year) in these files"
     yield "When", text
     text = f"{_upper(confidence_word(verdict['confidence']))}, {verdict['confidence']:.2f} of 1"
     if verdict["alternatives"]:
         other = max(verdict["alternatives"], key=lambda a: a["confidence"])
-        title = cause_title(other["cause"])
-        text += f"; the next best explanation, “{title}”, has {other['confidence']:.2f}"
+        who = f" ({ranks_words(listed(other['culprit_ranks']))})" if other["culprit_ranks"] else ""
+        title = f"“{cause_title(other['cause'])}”{who}"
+        if other["cause"] == verdict["cause"] and not who:
+            title = "the same somewhere else"
+        text += f"; the next best explanation, {title}, has {other['confidence']:.2f}"
     yield "How sure", text
     cost = incident.get("cost") or {}
     parts = [
@@ -1118,7 +1124,7 @@ def _facts(incident: Doc, lookup: _Lookup) -> Iterator[tuple[str, str]]:
             ("detection_s", "waiting for the watchdog"),
             ("restart_s", "restart"),
         )
-        if cost.get(key) is not None
+        if cost.get(key)
     ]
     if cost.get("gpu_hours") is not None:
         parts.insert(0, f"{cost['gpu_hours']:,.1f} GPU hours")

@@ -200,7 +200,7 @@ FIRST_SCREEN = {
         "These files do not tell who caused the timeout",
         "Nobody is named",
         "Cannot be excluded: ranks 0, 1, 3.",
-        "Not known: no usable time in these files",
+        "Not known: no complete time (with its year) in these files",
         "TORCH_NCCL_TRACE_BUFFER_SIZE=2000",
     ],
     "deadlock": ["No single rank is to blame", "They wait for each other: no single one is to blame."],
@@ -295,7 +295,7 @@ def test_events_without_a_time_are_listed_not_drawn() -> None:
     for event in doc["events"]:
         event |= {"time": None, "time_basis": "none", "time_uncertainty_s": None}
     page = report.html(doc)
-    assert "No drawing: none of the key events carries a time" in Reader(page).text
+    assert "No drawing: none of the key events carries a complete time" in Reader(page).text
     assert 'class="lanes"' not in page
 
 
@@ -469,6 +469,16 @@ def test_headlines(cause: str, ranks: list[int], hosts: list[str], status: str, 
     verdict |= {"cause": cause, "culprit_ranks": ranks, "culprit_hosts": hosts, "status": status}
     assert f"<title>{headline.replace(chr(39), '&#39;')}</title>" in report.html(doc)
     assert headline in report.ticket(doc)
+
+
+def test_the_same_cause_elsewhere_is_not_offered_as_another() -> None:
+    doc = report_docs.workstation()
+    verdict = doc["incidents"][0]["verdict"]
+    verdict["alternatives"][0] |= {"cause": "gpu_off_bus", "culprit_ranks": [], "confidence": 0.04}
+    verdict["culprit_gpus"][0]["index"] = None
+    text = Reader(report.html(doc)).text
+    assert "High, 0.96 of 1; the next best explanation, the same somewhere else, has 0.04" in text
+    assert "Rank 3 on kentino-ai-04 (GPU 0000:4b:00.0): GPU fell off the bus" in text
 
 
 def test_lines_that_say_the_same_are_one_step() -> None:

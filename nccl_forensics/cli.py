@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -38,7 +41,27 @@ def main() -> None:
     """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Common:
+    """What `analyze` and `inspect` share."""
+
+    timezone: str | None = None
+    year: int | None = None
+    hosts: Path | None = None
+    limits: tuple[tuple[str, int], ...] = ()
+    quiet: bool = False
+    no_progress: bool = False
+
+
 def _common(function: Any) -> Any:
+    """The options of `Common`, given to the command as one `common`."""
+
+    @functools.wraps(function)
+    def command(**given: Any) -> Any:
+        limits = tuple((n, v) for n in LIMITS if (v := given.pop(f"max_{n}")) is not None)
+        shared = {n: given.pop(n) for n in ("timezone", "year", "hosts", "quiet", "no_progress")}
+        return function(**given, common=Common(**shared, limits=limits))
+
     options = [
         click.option(
             "--timezone", metavar="ZONE", help="Zone of stamps that write none, e.g. Europe/Copenhagen or +02:00."
@@ -53,10 +76,24 @@ def _common(function: Any) -> Any:
         ),
         click.option("--quiet", is_flag=True, help="Print nothing but what was asked for."),
         click.option("--no-progress", is_flag=True, help="No progress line on the terminal."),
+        *(
+            click.option(f"--max-{n.replace('_', '-')}", f"max_{n}", type=click.IntRange(min=1), help=text)
+            for n, text in LIMITS.items()
+        ),
     ]
+    made: Any = command
     for option in reversed(options):
-        function = option(function)
-    return function
+        made = option(made)
+    return made
+
+
+LIMITS = {
+    "members": "At most so many files, archive members included.",
+    "total_bytes": "At most so many unpacked bytes in all.",
+    "ratio": "At most so many unpacked bytes for each packed one.",
+    "depth": "At most so many archives and compressions in one another.",
+    "seconds": "At most so long for unpacking one file.",
+}
 
 
 def _zone(timezone: str | None) -> tzinfo | None:
@@ -71,8 +108,8 @@ def _zone(timezone: str | None) -> tzinfo | None:
         return None
 
 
-def _progress(quiet: bool, off: bool) -> Any:
-    if quiet or off or not sys.stderr.isatty():
+def _progress(common: Common) -> Any:
+    if common.quiet or common.no_progress or not sys.stderr.isatty():
         return None
     count = [0, 0]
 
@@ -84,28 +121,26 @@ def _progress(quiet: bool, off: bool) -> Any:
     return show
 
 
-def _end_progress(show: Any) -> None:
-    if show is not None:
-        click.echo("\r\x1b[K", nl=False, err=True)
+def _analysis(paths: tuple[str, ...], common: Common) -> Any:
+    from nccl_forensics import collect, pipeline
 
-
-def _analysis(paths: tuple[str, ...], timezone: str | None, year: int | None, hosts: Path | None, show: Any) -> Any:
-    from nccl_forensics import pipeline
-
+    show = _progress(common)
     try:
         return pipeline.analyze(
             paths,
             stdin=sys.stdin.buffer if "-" in paths else None,
-            zone=_zone(timezone),
-            year=year,
-            hosts=hosts,
+            zone=_zone(common.timezone),
+            year=common.year,
+            hosts=common.hosts,
+            limits=collect.Limits(**dict(common.limits)),
             progress=show,
         )
     except InputError as err:
-        _end_progress(show)
-        _fail(str(err), WRONG_USAGE if hosts is not None and str(hosts) in str(err) else NOTHING_TO_READ)
+        of_option = common.hosts is not None and str(common.hosts) in str(err)
+        _fail(str(err), WRONG_USAGE if of_option else NOTHING_TO_READ)
     finally:
-        _end_progress(show)
+        if show is not None:
+            click.echo("\r\x1b[K", nl=False, err=True)
 
 
 @main.command()
@@ -131,11 +166,7 @@ def analyze(
     markdown: str | None,
     events: Path | None,
     exit_code: bool,
-    timezone: str | None,
-    year: int | None,
-    hosts: Path | None,
-    quiet: bool,
-    no_progress: bool,
+    common: Common,
 ) -> None:
     """Read a pile of logs and name the culprit.
 
@@ -149,38 +180,31 @@ def analyze(
     Exit status: 0 the analysis is written (also when nothing failed or nothing could be told), 1 a fault of ours,
     2 wrong usage, 3 no readable input.
     """
-    _run(paths, output, json_, markdown, events, exit_code, timezone, year, hosts, quiet, no_progress)
+    _run(paths, common, output, json_=json_, markdown=markdown, events=events, exit_code=exit_code)
 
 
 def _run(
     paths: tuple[str, ...],
+    common: Common,
     output: Path | None,
-    json_: str | None,
-    markdown: str | None,
-    events: Path | None,
-    exit_code: bool,
-    timezone: str | None,
-    year: int | None,
-    hosts: Path | None,
-    quiet: bool,
-    no_progress: bool,
+    *,
+    json_: str | None = None,
+    markdown: str | None = None,
+    events: Path | None = None,
+    exit_code: bool = False,
 ) -> None:
     import json
 
     from nccl_forensics import document, export, pipeline, report
 
-    show = _progress(quiet, no_progress)
-    analysis = _analysis(paths, timezone, year, hosts, show)
+    analysis = _analysis(paths, common)
     if not any(r.status in ("read", "partial") for r in analysis.rows):
         for row in analysis.rows[:20]:
             click.echo(f"  {row.path}: {row.status}: {row.reason}", err=True)
-        _fail(
-            "none of these files could be read as a log, dump or report. `nccl-forensics inspect` says what each one is.",
-            3,
-        )
+        _fail("none of these files could be read as a log, dump or report. `nccl-forensics inspect` lists them all.", 3)
     analysis = pipeline.fingerprints(analysis)
-    command = "nccl-forensics analyze " + " ".join(paths)
-    doc = document.build(analysis, command=command, timezone=timezone)
+    command = shlex.join(["nccl-forensics", "analyze", *paths])
+    doc = document.build(analysis, command=command, timezone=common.timezone)
     target = output if output is not None else Path(f"{_name(paths)}.report.html")
     try:
         export.write(target, report.html(doc))
@@ -197,9 +221,9 @@ def _run(
             export.events(events, (document.event(e) for e in analysis.events))
     except InputError as err:
         _fail(str(err), WRONG_USAGE)
-    if not quiet and json_ != "-" and markdown != "-":
-        click.echo(report.ticket(doc))
-    if not quiet:
+    if not common.quiet:
+        if json_ != "-" and markdown != "-":
+            click.echo(report.ticket(doc))
         click.echo(f"Report: {target}", err=True)
     if exit_code and analysis.incidents:
         best = max(analysis.incidents, key=lambda i: i.verdict.confidence)
@@ -220,15 +244,7 @@ def _name(paths: tuple[str, ...]) -> str:
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--json", "json_", metavar="FILE|-", help="The list as JSON.")
 @_common
-def inspect(
-    paths: tuple[str, ...],
-    json_: str | None,
-    timezone: str | None,
-    year: int | None,
-    hosts: Path | None,
-    quiet: bool,
-    no_progress: bool,
-) -> None:
+def inspect(paths: tuple[str, ...], json_: str | None, common: Common) -> None:
     """Say what is in a pile: each file, what it is, whose, from when to when, and what is missing.
 
     Use it before `analyze` when you want to know whether the customer sent enough.
@@ -237,9 +253,7 @@ def inspect(
 
     from nccl_forensics import document, export, inventory
 
-    show = _progress(quiet, no_progress)
-    analysis = _analysis(paths, timezone, year, hosts, show)
-    doc = document.build(analysis)
+    doc = document.build(_analysis(paths, common))
     if json_ is not None:
         kept = {k: doc[k] for k in ("schema", "tool", "inputs", "hosts", "clocks", "problems")}
         text = json.dumps(kept, ensure_ascii=False, indent=1) + "\n"
@@ -250,7 +264,7 @@ def inspect(
             export.write(Path(json_), text)
         except InputError as err:
             _fail(str(err), WRONG_USAGE)
-    if not quiet:
+    if not common.quiet:
         click.echo(inventory.text(doc))
     if not doc["inputs"]:
         _fail("there is nothing in there.", NOTHING_TO_READ)
@@ -294,5 +308,5 @@ def demo(output: Path | None, list_: bool, name: str) -> None:
     with as_file(folder.joinpath(name)) as path:
         samples = importlib.import_module("nccl_forensics.samples")
         inputs, options = samples.bundle(path)
-        target = output if output is not None else Path(f"{name}.report.html")
-        _run(inputs, target, None, None, None, False, options.get("timezone"), options.get("year"), None, False, False)
+        common = Common(timezone=options.get("timezone"), year=options.get("year"))
+        _run(inputs, common, output if output is not None else Path(f"{name}.report.html"))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -245,7 +245,7 @@ class _Standing:
 
 
 def _would_show(dump: Dump) -> bool:
-    """An operation that is not over would be among its entries: it holds some, or its counters say that none is open."""
+    """An operation that is not over would be among its entries: it has some, or its counters say none is open."""
     return dump.count > 0 or dump.idle is True
 
 
@@ -532,9 +532,10 @@ def _owed(job: _Job) -> list[_Owed]:
                     continue
                 peer = group.ranks[call.peer]
                 posts[(rank, peer) if call.kind == "send" else (peer, rank)][call.kind].append(row)
+        whole = {rank for rank, x in group.members.items() if not x.dump.partial and _from_the_start(x.dump)}
         for (sender, receiver), both in posts.items():
             sends, receives = both["send"], both["recv"]
-            if len(sends) == len(receives):
+            if len(sends) == len(receives) or ({sender, receiver} <= whole and _paired(group, sender, receiver)):
                 continue
             waiter, ower = (sender, receiver) if len(sends) > len(receives) else (receiver, sender)
             rows = sends if waiter == sender else receives
@@ -547,10 +548,51 @@ def _owed(job: _Job) -> list[_Owed]:
     return found
 
 
-def _passed(job: _Job, waiter: int, row: int, other: int) -> int | None:
-    """`other` has entered a collective that `waiter` called after its entry `row`: its entry of the collective before that.
+def _from_the_start(dump: Dump) -> bool:
+    """Its ring still holds the first operation, and those that are over."""
+    return dump.count > 0 and int(dump.record_id[0]) == 0 and int(dump.record_id[-1]) == dump.count - 1
 
-    So whatever `waiter` waits for at `row`, `other` will not do it any more, or does it in another order. None: it has not.
+
+def _posted(group: _Standing, rank: int, kind: str, peer: int) -> list[int]:
+    """The rank's entries of sends to, or receives from, another member."""
+    member = group.members[rank]
+    calls = member.dump.calls
+    wanted = [i for i, x in enumerate(calls) if x.kind == kind and x.peer is not None and x.peer < len(group.ranks)]
+    fitting = [i for i in wanted if group.ranks[calls[i].peer or 0] == peer]
+    return list(map(int, member.p2p[np.isin(member.dump.call[member.p2p], fitting)]))
+
+
+def _paired(group: _Standing, sender: int, receiver: int) -> bool:
+    """As many sends as receives were ever posted between the two."""
+    return len(_posted(group, sender, "send", receiver)) == len(_posted(group, receiver, "recv", sender))
+
+
+def _older_by_p2p(job: _Job) -> bool:
+    """Somebody completed a send or receive whose counterpart the peer's dump lacks: that was written earlier."""
+    for group in job.groups.values():
+        whole = [r for r, x in group.members.items() if len(x.p2p) and x.strict and not x.dump.partial]
+        whole = [x for x in whole if _from_the_start(group.members[x].dump)]
+        peers: set[tuple[int, int]] = set()
+        for rank in whole:
+            member = group.members[rank]
+            for index in set(member.dump.call[member.p2p].tolist()):
+                peer = member.dump.calls[index].peer
+                if peer is not None and peer < len(group.ranks) and group.ranks[peer] in whole:
+                    peers.add((rank, group.ranks[peer]))
+        for rank, peer in peers:
+            for kind, other in (("send", "recv"), ("recv", "send")):
+                over = sum(bool(job.done[rank][x]) for x in _posted(group, rank, kind, peer))
+                if over > len(_posted(group, peer, other, rank)):
+                    return True
+    return False
+
+
+def _passed(job: _Job, waiter: int, row: int, other: int) -> int | None:
+    """Whether `other` has entered a collective that `waiter` called after its entry `row`.
+
+    Gives `other`'s first entry after the last collective before that; None: it has not.
+
+    Whatever `waiter` waits for at `row`, `other` will not do it any more, or does it in another order.
     """
     since = None
     for group in job.groups.values():
@@ -1004,7 +1046,7 @@ class _Verdict:
 
     def judge(self) -> None:
         job = self.job
-        if any(group.stale for group in job.groups.values()):
+        if any(group.stale for group in job.groups.values()) or _older_by_p2p(job):
             # Peers completed what these ranks' dumps don't hold: the job moved on while they were written.
             self.healthy = True
             return
@@ -1154,8 +1196,9 @@ class _Verdict:
             ranks: tuple[int, ...] = tuple(sorted(passed))
             call = _shape(group.op(seq))
             says = (
-                f"{_ranks(ranks).capitalize()} went on to later collectives without number {seq} of group {group.label} "
-                f"({call}), in which {_ranks(group.arrived)} {'waits' if len(group.arrived) == 1 else 'wait'}."
+                f"{_ranks(ranks).capitalize()} went on to later collectives without number {seq} of group "
+                f"{group.label} ({call}), in which "
+                f"{_ranks(group.arrived)} {'waits' if len(group.arrived) == 1 else 'wait'}."
             )
             if len(passed) >= len(group.arrived):
                 odd = [x for x in ranks if job.departs(x, passed[x]) is not None]
@@ -1163,8 +1206,8 @@ class _Verdict:
                 ranks = tuple(odd) if odd and not more else tuple(more) if more and not odd else ()
                 if more and ranks == tuple(more):
                     says = (
-                        f"{_ranks(more).capitalize()} called collective {seq} of group {group.label} ({call}) where its "
-                        f"earlier steps had none, and {_ranks(passed)} went on without it."
+                        f"{_ranks(more).capitalize()} called collective {seq} of group {group.label} ({call}) "
+                        f"where its earlier steps had none, and {_ranks(passed)} went on without it."
                     )
             weight = (GAPS if job.gaps else CLEAN) if ranks else GAPS
             self.top.append(group)
@@ -1202,7 +1245,10 @@ class _Verdict:
         if not sinks:
             return self._nobody_with_a_dump(waited, absent, unknown)
         groups = [x for x in job.stuck if set(x.missing) & set(sinks)]
-        groups = self._by_program(groups) if groups else self._by_program(job.stuck)
+        groups = self._by_program(groups)
+        if not groups:
+            self._never_posted(sinks)
+            return True
         top = groups[0]
         self.top += groups
         if self._one_call_more(top, sinks):
@@ -1213,6 +1259,8 @@ class _Verdict:
         missing = [x for x in ranks if x in top.missing] or list(ranks)
         if len(missing) > len(top.arrived) and len(missing) > 1:
             weight = min(weight, WEAK + 0.5)
+        if len(ranks) > 2 and len(ranks) * 2 >= len(job.world):
+            weight = min(weight, WEAK)  # half of the job behind: as likely their dumps are merely older
         self.cannot_exclude |= set(job.no_data)
         call = top.op(top.seq or 0)
         wait = f"{_ranks(top.arrived)} {'waits' if len(top.arrived) == 1 else 'wait'}"
@@ -1238,6 +1286,35 @@ class _Verdict:
         witnesses = _witnesses(top, top.seq or 0, [*[x for x in missing if x in top.members][:2], *top.arrived[:2]])
         self._add(ranks, cause, weight, says, top, witnesses, detail)
         return True
+
+    def _never_posted(self, sinks: Sequence[int]) -> None:
+        """Ranks that owe a send or receive, and wait for nobody: like a collective never entered, between two."""
+        owed = [x for x in self.owed if x.ower in sinks]
+        waiters = tuple(sorted({x.waiter for x in owed} or {x for x, to in self.edges.items() if to & set(sinks)}))
+        says = f"{_ranks(sinks).capitalize()} never posted the sends and receives that {_ranks(waiters)} wait for."
+        state, evidence = None, []
+        for one in owed[:4]:
+            member = one.group.members[one.waiter]
+            call = member.dump.calls[member.dump.call[one.row]]
+            text = (
+                f"posted {call.op} {'to' if call.kind == 'send' else 'from'} rank {one.ower}, which has no counterpart"
+            )
+            evidence.append(_evidence(member, one.row, text))
+            state = state or replace(
+                _state(one.group), op=call.op, numel_in=_numel(call.sizes_in), arrived=waiters, missing=tuple(sinks)
+            )
+        weight = GAPS if self.job.gaps else CLEAN - 0.5
+        self.suspects.append(
+            Suspect(
+                ranks=tuple(sinks),
+                cause="rank_not_arrived",
+                weight=weight,
+                says=says,
+                group=state,
+                evidence=tuple(evidence),
+            )
+        )
+        self.cannot_exclude |= set(self.job.no_data)
 
     def _is_behind(self, rank: int) -> bool:
         """Lags in a group where peers finished, and noticing late (100 ms) cannot explain it: somebody is missing."""
@@ -1499,7 +1576,7 @@ class _Verdict:
         healthy_groups.sort(key=lambda x: (-len(x.ranks), x.key))
         top = ordered[0] if ordered else None
         return Reconstruction(
-            groups=tuple(map(_state, ordered)),
+            groups=tuple(map(_state, ordered)) or tuple(x.group for x in self.suspects[:1] if x.group is not None),
             suspects=tuple(self.suspects),
             waits=tuple(self._waits()) if hung else (),
             cannot_exclude=tuple(sorted(self.cannot_exclude - guilty)) if hung else (),

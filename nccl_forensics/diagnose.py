@@ -30,7 +30,7 @@ from nccl_forensics.model import (
     Verdict,
 )
 from nccl_forensics.rules import DETECTED, SECOND, Case, findings, number, text, weight
-from nccl_forensics.watchdogs import reporting_ranks
+from nccl_forensics.watchdogs import reporting_ranks, waiting_ranks
 
 IDENTIFIED, SUSPECTED = 0.8, 0.4
 """The contract's limits for a verdict's status."""
@@ -65,6 +65,8 @@ SAME_STORY = {
 """What the same failure also looks like: a hypothesis on the left is swallowed by one on the right on the same subject."""
 WORTH_CITING = 0.5
 """Log-odds below which a finding of a swallowed hypothesis is not shown as evidence. Our judgement."""
+WORTH_AN_INCIDENT = 1.0
+"""Log-odds that a host's own lines need to be an incident without any job. Our judgement."""
 SEPARATE_S = 3600
 """Without a job: failures of one host further apart than this are incidents of their own. Our judgement."""
 
@@ -153,7 +155,7 @@ def _same_subject(a: _Draft, b: _Draft) -> bool:
 def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
     """Let the collectives speak for or against each hypothesis; drop those that another one explains."""
     late, sure, shown = _late(drafts)
-    waited = set(reporting_ranks(case.events))
+    waited = set(waiting_ranks(case.events))
     lost_gpus = [d for d in drafts if d.gpus and not d.ranks and d.own() > 1.5]
     for draft in drafts:
         if draft.cause in advice.LOCATES or not late:
@@ -256,6 +258,8 @@ def diagnose(
     if case.job:
         incident = _incident(1, found, case)
         return (incident,) if incident else ()
+    if any(e.kind == "progress" and e.details.get("what") == "finished" for e in case.events):
+        return ()  # the job that these files are about ended in order
     incidents = [i for n, group in enumerate(_clusters(found), 1) if (i := _incident(n, group, case))]
     incidents.sort(key=lambda i: (i.onset_ns is None, i.onset_ns or 0))
     return tuple(replace(i, id=n) for n, i in enumerate(incidents, 1))
@@ -288,10 +292,8 @@ def _incident(number_: int, found: Sequence[Finding], case: Case) -> Incident | 
     reporters = reporting_ranks(case.events)
     if not hypotheses and not (case.job and (collectives.groups or case.detected)):
         return None
-    if not case.job and (not hypotheses or hypotheses[0].confidence < SUSPECTED):
-        # Noise and doubtful lines of a host make no incident of a job that nobody mentions.
-        if not hypotheses or max(f.weight for h in hypotheses for f in h.findings) < 0:
-            return None
+    if not case.job and max((f.weight for f in hypotheses[0].findings), default=0.0) < WORTH_AN_INCIDENT:
+        return None  # noise and doubtful lines of a host make no incident of a job that nobody mentions
     if case.job and not hypotheses and collectives.healthy:
         return None
     verdict = _verdict(hypotheses, case, reporters)
@@ -425,7 +427,7 @@ def _why_not(h: Hypothesis, top: Hypothesis | None, case: Case) -> str:
     if negative:
         return negative[0].says
     if top is not None and top.ranks and h.ranks and not set(top.ranks) & set(h.ranks):
-        if set(h.ranks) <= set(reporting_ranks(case.events)):
+        if set(h.ranks) <= set(waiting_ranks(case.events)):
             return f"{words.ranks(h.ranks)} entered the collective and waited in it"
         return f"the rank that never came is {words.ranks(top.ranks)}, not {words.ranks(h.ranks)}"
     if h.cause in advice.LOCATES:

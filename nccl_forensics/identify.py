@@ -92,8 +92,8 @@ def names_in_path(path: str) -> tuple[int | None, int | None, int | None, str | 
     rank = local = attempt = host = None
     for found in RANK_IN_NAME.finditer(path):
         rank = int(found[1])
-    if found := ATTEMPT_IN_NAME.search(path):
-        attempt, local = int(found[1]), int(found[2])
+    if started := ATTEMPT_IN_NAME.search(path):
+        attempt, local = int(started[1]), int(started[2])
     for found in HOST_IN_NAME.finditer(path):
         if not re.fullmatch(r"(?:gpu|pod|host|node|ip|worker)[-_]?(?:s|log|logs|info|report)?", found[1], re.I):
             host = found[1]
@@ -201,13 +201,15 @@ def identify(rows: Sequence[InputRow], events: Sequence[Event], hosts: Mapping[i
     init = [e for e in events if e.kind == "nccl-init"]
     widest = max((int(e.details["nranks"]) for e in init if isinstance(e.details.get("nranks"), int)), default=None)  # type: ignore[arg-type]
     for event in events:
+        said = event.details.get("comm_rank")
+        in_comm = said if isinstance(said, int) and not isinstance(said, bool) else None
         d, host = event.details, canonical.get(short(event.host), event.host) if event.host else None
-        if event.kind == "nccl-init" and d.get("nranks") == widest and isinstance(rank := d.get("comm_rank"), int):
+        if event.kind == "nccl-init" and d.get("nranks") == widest and in_comm is not None:
             # Only the widest communicator's ranks are the job's own; in a smaller one they count from 0 again.
-            claim(rank, 100, host=host, pid=event.pid, pci=event.gpu_pci)
-        elif event.rank is None and isinstance(rank := d.get("comm_rank"), int) and event.pid is not None:
+            claim(in_comm, 100, host=host, pid=event.pid, pci=event.gpu_pci)
+        elif event.rank is None and in_comm is not None and event.pid is not None:
             # a WARN line names its rank in some communicator: better than nothing, weaker than any other statement
-            claim(rank, 1, host=host, pid=event.pid)
+            claim(in_comm, 1, host=host, pid=event.pid)
         elif event.kind == "exit" and event.rank is not None:
             claim(event.rank, 1000, host=host, local_rank=event.local_rank, pid=event.pid)
         elif event.rank is not None:
@@ -223,9 +225,9 @@ def identify(rows: Sequence[InputRow], events: Sequence[Event], hosts: Mapping[i
     if widest:
         worlds[widest] += 10
     for row in rows:
-        where, rank, _, local = sources[row.path]
-        if rank is not None and where is not None:
-            claim(rank, 1, host=canonical.get(short(where), where), local_rank=local)
+        where, named, _, local = sources[row.path]
+        if named is not None and where is not None:
+            claim(named, 1, host=canonical.get(short(where), where), local_rank=local)
 
     ranks: dict[int, Place] = {}
     for rank, fields in sorted(claims.items()):
@@ -309,7 +311,7 @@ def _gpus(events: Sequence[Event], canonical: Mapping[str, str]) -> dict[str | N
             continue
         host = canonical.get(short(event.host), event.host) if event.host else None
         if event.kind == "gpu-info":
-            fields = {k: v for k, v in event.details.items() if v is not None}
+            fields: dict[str, object] = {k: v for k, v in event.details.items() if v is not None}
             if event.gpu_pci is None:
                 index_only.append((host, fields))
             else:
@@ -441,9 +443,9 @@ def _local_ranks(
         for event in events:
             if event.local_rank is not None:
                 found.setdefault((event.evidence.source, event.local_rank), event.local_rank)
-        for path, (_, _, _, local) in sources.items():
-            if local is not None:
-                found.setdefault((path, local), local)
+        for path, (_, _, _, in_name) in sources.items():
+            if in_name is not None:
+                found.setdefault((path, in_name), in_name)
     return found
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from nccl_forensics import clocks, diagnose, identify, sniff, watchdogs
-from nccl_forensics.collect import Source, collect
+from nccl_forensics.collect import Limits, Source, collect
 from nccl_forensics.model import Event, Incident, InputRow, Problem, Rank, Reconstruction
 from nccl_forensics.plugins import Parser, Parsers, Stream, parsers
 from nccl_forensics.scan import Line, Scanner
@@ -24,6 +24,10 @@ PULSE_FIRST, PULSE_LAST = 200, 800
 """Lines of progress (which can be every line of a log) that are read from the start and the end of a file."""
 PULSE = frozenset({"progress"})
 """Parsers whose lines are only a pulse."""
+
+
+OWN_REPORT = b"nccl-forensics"
+"""Stands in the head of every report that we write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,8 @@ def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
             replace(row, status=source.status, reason=source.reason, format=sniff.by_name(source.name) or "unknown")
         )
     head = source.head(4096)
+    if OWN_REPORT in head and head.lstrip().lower().startswith(b"<!doctype html"):
+        return Parsed(replace(row, status="skipped", format="report", reason="a report of this tool, not evidence"))
     for one in known.files:
         if one.claims(head, source.name):
             return _structured(source, row, one.name, one.read(cast("Stream", source)))
@@ -159,13 +165,17 @@ def _structured(source: Source, row: InputRow, format_: str, found: Iterable[Any
 
 
 def read(
-    paths: Sequence[str], *, stdin: BinaryIO | None = None, progress: Callable[[str, int], None] | None = None
+    paths: Sequence[str],
+    *,
+    stdin: BinaryIO | None = None,
+    limits: Limits | None = None,
+    progress: Callable[[str, int], None] | None = None,
 ) -> list[Parsed]:
     """Every file of the pile, members of archives included. Raises InputError for a path that isn't there."""
     known = parsers()
     scanner = Scanner(known.by_literal)
     found = []
-    for source in collect(paths, stdin=stdin):
+    for source in collect(paths, stdin=stdin, limits=limits or Limits()):
         found.append(read_source(source, known, scanner))
         if progress is not None:
             progress(source.path, found[-1].row.bytes)
@@ -179,11 +189,12 @@ def analyze(
     zone: tzinfo | None = None,
     year: int | None = None,
     hosts: Path | None = None,
+    limits: Limits | None = None,
     progress: Callable[[str, int], None] | None = None,
 ) -> Analysis:
     """From paths to incidents. Raises InputError for what the user can mend."""
     places = identify.read_hosts_file(hosts) if hosts is not None else None
-    parsed = read(paths, stdin=stdin, progress=progress)
+    parsed = read(paths, stdin=stdin, limits=limits, progress=progress)
     return conclude(parsed, zone=zone, year=year, places=places)
 
 

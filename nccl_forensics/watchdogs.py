@@ -111,6 +111,21 @@ def reporting_ranks(events: Iterable[Event]) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
+def waiting_ranks(events: Iterable[Event]) -> tuple[int, ...]:
+    """Ranks that timed out in a collective before anything of their own went wrong, sorted: these are cleared by it."""
+    waited: set[int] = set()
+    failed: set[int] = set()
+    for event in events:
+        rank = reporter(event)
+        if rank is None:
+            continue
+        if event.kind in ("watchdog-timeout", "pg-blocking", "gloo-wait") and rank not in failed:
+            waited.add(rank)
+        elif event.role == "cause":
+            failed.add(rank)
+    return tuple(sorted(waited))
+
+
 def _stuck(events: Sequence[Event]) -> list[_Stuck]:
     names: dict[tuple[str, int | None, int | None], tuple[str | None, str | None]] = {}
     for event in events:

@@ -14,11 +14,11 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nccl_forensics.parsers._kernel import build_date
-
 from nccl_forensics.model import Detail, Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.stamps import parse_date_line
+
+from ._kernel import build_date
 
 if TYPE_CHECKING:
     from nccl_forensics.scan import Line

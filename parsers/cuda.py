@@ -14,11 +14,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nccl_forensics.parsers._lines import cuda_cause, failure_block, near, number
-
 from nccl_forensics.model import Detail, Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
+
+from ._lines import cuda_cause, failure_block, near, number
 
 SIZE = r"(?<![\d.])(\d{1,12}(?:\.\d{1,6})?) ?([KMGT]i?B|bytes|B)"
 UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

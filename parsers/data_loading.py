@@ -12,11 +12,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nccl_forensics.parsers._lines import failure_block, near, rank_list
-
 from nccl_forensics.model import Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
+
+from ._lines import failure_block, near, rank_list
 
 KILLED = re.compile(r"DataLoader worker \(pid (?P<pid>\d{1,9})\) is killed by signal: (?P<signal>[\w ]{1,40})")
 EXITED = re.compile(r"DataLoader worker \(pid\(s\) (?P<pids>\d[\d, ]{0,2000})\) exited unexpectedly")

@@ -13,11 +13,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from nccl_forensics.parsers.python_traceback import FRAME, FRAMES, LIBRARY, MESSAGE, classify
-
 from nccl_forensics.model import Detail, Event, Evidence, Problem, Stamp
 from nccl_forensics.plugins import Stream, file_parser
 from nccl_forensics.scan import visible
+
+from .python_traceback import FRAME, FRAMES, LIBRARY, MESSAGE, classify
 
 LARGEST = 4 << 20
 """Bytes that are read; real ones have a few thousand."""

@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nccl_forensics.parsers._kernel import LONGEST_MESSAGE, is_quoted, pci_address
-
 from nccl_forensics.catalog import sxids
 from nccl_forensics.model import Detail, Event
 from nccl_forensics.plugins import parser
+
+from ._kernel import LONGEST_MESSAGE, is_quoted, pci_address
 
 if TYPE_CHECKING:
     from nccl_forensics.scan import Line

@@ -22,11 +22,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from nccl_forensics.parsers._kernel import LONGEST_MESSAGE, address_of_gpu_id, is_quoted, lines_of_block, pci_address
-
 from nccl_forensics.model import Detail, Event, Stamp
 from nccl_forensics.plugins import parser
 from nccl_forensics.stamps import parse_date_line
+
+from ._kernel import LONGEST_MESSAGE, address_of_gpu_id, is_quoted, lines_of_block, pci_address
 
 if TYPE_CHECKING:
     from nccl_forensics.scan import Line

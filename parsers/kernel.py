@@ -14,7 +14,11 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
-from nccl_forensics.parsers._kernel import (
+from nccl_forensics.catalog import KernelEntry, kernel_entries, kernel_noise
+from nccl_forensics.model import Detail, Event, Role, Severity
+from nccl_forensics.plugins import parser
+
+from ._kernel import (
     LONGEST_MESSAGE,
     address_of_gpu_id,
     build_date,
@@ -24,10 +28,6 @@ from nccl_forensics.parsers._kernel import (
     note_boot,
     pci_address,
 )
-
-from nccl_forensics.catalog import KernelEntry, kernel_entries, kernel_noise
-from nccl_forensics.model import Detail, Event, Role, Severity
-from nccl_forensics.plugins import parser
 
 if TYPE_CHECKING:
     from nccl_forensics.scan import Line

@@ -15,11 +15,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from nccl_forensics.parsers._lines import cuda_cause, followers, near, number, rank_list
-
 from nccl_forensics.model import Detail, Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
+
+from ._lines import cuda_cause, followers, near, number, rank_list
 
 HEADER = re.compile(r"(?<![\w.-])(?P<host>[\w.-]{1,255}):(?P<pid>\d{1,9}):(?P<tid>\d{1,9}) \[(?P<device>\d{1,3})\]")
 INIT = re.compile(

@@ -13,11 +13,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nccl_forensics.parsers._lines import failure_block, near, number, rank_list
-
 from nccl_forensics.model import Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
+
+from ._lines import failure_block, near, number, rank_list
 
 MISSING = re.compile(
     r"Ranks? (?P<ranks>\d[\d, ]{0,20000}) failed to pass monitoredBarrier(?: in (?P<waited_ms>\d{1,18}) ms)?"

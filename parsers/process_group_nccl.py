@@ -16,7 +16,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nccl_forensics.parsers._lines import (
+from nccl_forensics.model import Detail, Event
+from nccl_forensics.plugins import parser
+from nccl_forensics.scan import Line
+
+from ._lines import (
     PEER,
     cuda_cause,
     failure_block,
@@ -28,10 +32,6 @@ from nccl_forensics.parsers._lines import (
     rank_list,
     whole,
 )
-
-from nccl_forensics.model import Detail, Event
-from nccl_forensics.plugins import parser
-from nccl_forensics.scan import Line
 
 GROUP = (
     r"\[PG (?:ID (?P<pg_id>\d{1,9}) PG GUID (?P<guid>[^ (\]]{0,80})(?:\((?P<desc>[^)\]]{0,120})\))?"

@@ -17,11 +17,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nccl_forensics.parsers._lines import number
-
 from nccl_forensics.model import Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
+
+from ._lines import number
 
 LONGEST = 1000
 """Characters looked at: step counters stand at the head of a line, bars at its end."""

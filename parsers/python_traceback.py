@@ -18,12 +18,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nccl_forensics.parsers._lines import BLOCK_REACH, cuda_cause, failure_block, follows, leaders
-from nccl_forensics.parsers.storage import errno_of, in_shared_memory
-
 from nccl_forensics.model import Detail, Event, Role, Severity
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
+
+from ._lines import BLOCK_REACH, cuda_cause, failure_block, follows, leaders
+from .storage import errno_of, in_shared_memory
 
 HEADER = "Traceback (most recent call last)"
 LONGEST = 600

@@ -14,12 +14,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nccl_forensics.parsers._lines import near, number, rank_list, wall
-from nccl_forensics.parsers.torchrun import exit_role, signal_name
-
 from nccl_forensics.model import Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
+
+from ._lines import near, number, rank_list, wall
+from .torchrun import exit_role, signal_name
 
 OOM = re.compile(
     r"Detected (?P<n>\d{1,6}) oom[-_ ]?kill event"

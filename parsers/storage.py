@@ -13,11 +13,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nccl_forensics.parsers._lines import failure_block, near, rank_list
-
 from nccl_forensics.model import Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
+
+from ._lines import failure_block, near, rank_list
 
 ERRNOS: tuple[tuple[str, int, str], ...] = (
     ("No space left on device", 28, "no space"),

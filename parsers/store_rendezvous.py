@@ -14,11 +14,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nccl_forensics.parsers._lines import failure_block, near, number, rank_before
-
 from nccl_forensics.model import Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
+
+from ._lines import failure_block, near, number, rank_before
 
 WAIT = re.compile(
     r"waitForInput: socket [^\n]{0,300}?timed out after (?P<wait_ms>\d{1,18})ms"

@@ -23,11 +23,11 @@ import re
 import signal
 from collections.abc import Iterator
 
-from nccl_forensics.parsers._lines import followers, leaders, near, number, rank_list, wall
-
 from nccl_forensics.model import Detail, Event, Role, Severity
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
+
+from ._lines import followers, leaders, near, number, rank_list, wall
 
 FAILED = re.compile(
     r"failed \(exitcode: (?P<code>-?\d{1,6})\) local_rank: (?P<local>\d{1,5}) \(pid: (?P<pid>\d{1,9})\) of"

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nccl_forensics.parsers._kernel import LONGEST_MESSAGE, is_quoted, pci_address
-
 from nccl_forensics.catalog import load, sxids, xids
 from nccl_forensics.model import Detail, Event, Role, Severity
 from nccl_forensics.plugins import parser
+
+from ._kernel import LONGEST_MESSAGE, is_quoted, pci_address
 
 if TYPE_CHECKING:
     from nccl_forensics.scan import Line

@@ -139,6 +139,8 @@ class Case:
             return 0.0, None
         seen = self.detected
         if seen is None or event.time_ns is None or seen.time_ns is None:
+            if event.boot is not None and event.boot < 0:
+                return weight("earlier_boot"), "it is from an earlier boot, and its time cannot be shown"
             return weight("order_unknown"), "its time against the job's cannot be shown"
         order = self.aligned.before(event, seen)
         if event.clock != seen.clock and (event.clock in self.aligned.assumed or seen.clock in self.aligned.assumed):
@@ -147,6 +149,8 @@ class Case:
             gap = abs(event.time_ns - seen.time_ns)
             if gap > 26 * 3600 * SECOND:
                 return weight("long_before"), "it came more than a day away from the job's failure"
+            if event.boot is not None and event.boot < 0:
+                return weight("earlier_boot"), "it is from an earlier boot, and its clock's zone is not known"
             return weight("order_unknown"), "its clock's zone is not known, so the order cannot be shown"
         onset = self.onset_ns if self.onset_ns is not None else seen.time_ns
         margin = (event.uncertainty_ns or 0) + (seen.uncertainty_ns or 0)

@@ -418,21 +418,22 @@ def link_errors(case: Case) -> Iterator[Finding]:
             yield _finding(case, "pcie_link", f"PCIe port {port} {what}", value, [event], event.host, (), ranks=())
             return
     ports: dict[tuple[str | None, str], list[Event]] = defaultdict(list)
-    for event in case.of("aer-corrected", "pcie-bus-error"):
+    for event in case.of("aer-corrected"):
         ports[event.host, text(event, "source") or text(event, "pci") or "?"].append(event)
     for (host, port), inside in ports.items():
         times = sorted(at(e) for e in inside)
         most = max(sum(1 for t in times if s <= t <= s + MINUTE) for s in times) if times[-1] else len(times)
-        repeats = sum(e.repeats for e in inside)
-        if max(most, repeats) >= FLOOD:
-            yield _finding(
-                case,
-                "pcie_link",
-                f"PCIe port {port} reported {words.count(max(repeats, len(inside)), 'corrected link error')}, {most} within a minute",
-                weight("link_flood"),
-                [inside[0], inside[-1]],
-                host,
-                (),
-                "flood",
-                ranks=(),
-            )
+        if most < FLOOD:
+            continue
+        # Beside a failed job they are a warning, not what stopped it: corrected errors cost no packet.
+        yield _finding(
+            case,
+            "pcie_link",
+            f"PCIe port {port} reported {words.count(len(inside), 'corrected link error')}, {most} within a minute",
+            0.2 if case.job else weight("link_flood"),
+            [inside[0], inside[-1]],
+            host,
+            (),
+            "flood",
+            ranks=(),
+        )

@@ -36,6 +36,12 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
             continue
         groups[event.cause, event.host].append(event)
     for (cause, host), inside in groups.items():
+        if case.job and cause == "host_oom_kill":
+            strangers = [e for e in inside if _stranger(case, e)]
+            victims = {number(e, "pid") or e.pid for e in strangers}
+            inside = [e for e in inside if (number(e, "pid") or e.pid) not in victims and e not in strangers]
+            if not [e for e in inside if e.role == "cause"]:
+                continue
         near = [e for e in inside if case.timing(e)[0] > -3] or inside
         strong = [e for e in near if e.role == "cause"]
         first = (strong or near)[0]
@@ -87,17 +93,43 @@ def _stalled_before(case: Case, event: Event) -> bool:
     )
 
 
+RECOVERED_S = 600
+"""A link that is back within ten minutes flapped. Our judgement."""
+HARMED_S = 300
+"""NCCL gives up on a dead path within minutes: a flap further away from the job's failure did no harm. Our judgement."""
+
+
 def _recovered(case: Case, down: Event) -> bool:
-    """A link that came up again on the same device within a minute, while the job went on."""
+    """A link that came up again on the same device soon, and not just before the job failed."""
     dev = text(down, "dev")
-    for event in case.events:
-        if (
-            event.kind in ("link-up", "nic-link-up", "ib-port-up")
-            and event.host == down.host
-            and text(event, "dev") == dev
-        ):
-            return 0 <= at(event) - at(down) <= 60 * SECOND and bool(case.job)
-    return False
+    back = any(
+        e.kind in ("link-up", "bond-up", "ib-port-up")
+        and e.host == down.host
+        and text(e, "dev") == dev
+        and (at(down), down.evidence.line or 0) < (at(e), e.evidence.line or 0)
+        and at(e) - at(down) <= RECOVERED_S * SECOND
+        for e in case.events
+    )
+    if not back or not case.job:
+        return back
+    seen, onset = case.detected, case.onset_ns
+    if seen is None or seen.time_ns is None or down.time_ns is None:
+        return True
+    begin = onset if onset is not None else seen.time_ns
+    return not begin - HARMED_S * SECOND <= down.time_ns <= seen.time_ns
+
+
+JOB_PROGRAMS = ("python", "pt_", "torchrun", "ray", "train", "deepspeed", "srun", "slurmstepd", "mpirun", "nccl")
+"""How the processes of a training job are called in the kernel's eyes (comm, 15 characters)."""
+
+
+def _stranger(case: Case, event: Event) -> bool:
+    """Did the kernel kill somebody else's process? Its name is known and is no training job's, its pid no rank's."""
+    comm = text(event, "comm") or text(event, "task")
+    pid = number(event, "pid") or event.pid
+    if comm is None or comm.lower().startswith(JOB_PROGRAMS):
+        return False
+    return case.known.rank_of_pid(event.host, pid) is None
 
 
 ONE_START = 25
@@ -131,7 +163,7 @@ def log_stops(case: Case) -> Iterator[Finding]:
                 e.kind == "shutdown-seq" and line - (e.evidence.line or 0) < SHUTDOWN_LINES for e in ends if e in before
             )
             explained = [e for e in before if e.role == "cause"]
-            if orderly or explained:
+            if orderly or explained or event.details.get("orderly"):
                 continue
             shift, why = case.timing(event)
             yield Finding(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from nccl_forensics import words
 from nccl_forensics.model import Event, Finding
 from nccl_forensics.rules import Case, number, rule, text, weight
-from nccl_forensics.watchdogs import reporting_ranks
+from nccl_forensics.watchdogs import waiting_ranks
 
 SPECIFIC = {
     "cuda-oom": "cuda_oom",
@@ -134,7 +134,7 @@ def killed(case: Case) -> Iterator[Finding]:
         if event.rank is None and any(e.rank is not None and e.pid == event.pid for e in exits):
             continue
         best.setdefault(key, event)
-    waited = set(reporting_ranks(case.events))
+    waited = set(waiting_ranks(case.events))
     for event in best.values():
         code = number(event, "code")
         signal = SIGNALS.get(code if code is not None else 0, text(event, "what") or "a signal")
@@ -197,7 +197,7 @@ def busy_elsewhere(case: Case) -> Iterator[Finding]:
     waiting = case.of("pg-uniqueid", "store-wait")
     if waiting and not any(e.kind == "watchdog-timeout" for e in case.events):
         late.setdefault(0, waiting[:1])  # set-up waits for rank 0 (job-log-signatures.md, pg-uniqueid)
-    waited = set(reporting_ranks(case.events))
+    waited = set(waiting_ranks(case.events))
     for rank, extra in late.items():
         if rank in waited:
             continue

@@ -69,7 +69,8 @@ def dump(rank: int, world: int, entries: int, late: int) -> dict[str, Any]:
         name, desc, _ = groups[g]
         listed.append({
             "frames": stacks[number % 20], "record_id": 100_000 + number, "pg_id": g, "process_group": (name, desc),
-            "thread_name": "pt_autograd_0", "thread_id": str(139_900_000_000_000 + rank), "collective_seq_id": counts[g] + 5000,
+            "thread_name": "pt_autograd_0", "thread_id": str(139_900_000_000_000 + rank),
+            "collective_seq_id": counts[g] + 5000,
             "p2p_seq_id": 0, "op_id": counts[g] + 5000, "profiling_name": "nccl:all_reduce",
             "time_created_ns": T0_NS + number * 3_000_000 + rank, "input_sizes": [[4, 4096, 1024 + g]],
             "input_dtypes": ["BFloat16"], "output_sizes": [[4, 4096, 1024 + g]], "output_dtypes": ["BFloat16"],

@@ -531,6 +531,8 @@ def _owed(job: _Job) -> list[_Owed]:
                 if call.kind not in ("send", "recv") or call.peer is None or call.peer >= len(group.ranks):
                     continue
                 peer = group.ranks[call.peer]
+                if peer == rank:
+                    continue
                 posts[(rank, peer) if call.kind == "send" else (peer, rank)][call.kind].append(row)
         whole = {rank for rank, x in group.members.items() if not x.dump.partial and _from_the_start(x.dump)}
         for (sender, receiver), both in posts.items():

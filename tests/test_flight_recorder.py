@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nccl_forensics.parsers import flight_recorder as parser
 
 from nccl_forensics import unpickle
 from nccl_forensics.dumps import Dump
 from nccl_forensics.model import Problem
-from nccl_forensics.parsers import flight_recorder as parser
 
 SHARED = Path(__file__).parents[2] / "shared" / "cases"
 GENUINE = sorted(
@@ -45,7 +45,8 @@ def entry(seq: int, **more: Any) -> dict[str, Any]:
     return {
         "frames": [{"name": "step", "filename": "train.py", "line": 7}], "record_id": seq, "pg_id": 0,
         "process_group": ("0", "default_pg"), "collective_seq_id": seq, "p2p_seq_id": 0, "op_id": seq,
-        "profiling_name": "nccl:all_reduce", "time_created_ns": 10**18 + seq, "input_sizes": [[8]], "output_sizes": [[8]],
+        "profiling_name": "nccl:all_reduce",
+        "time_created_ns": 10**18 + seq, "input_sizes": [[8]], "output_sizes": [[8]],
         "input_dtypes": ["Float"], "output_dtypes": ["Float"], "state": "scheduled", "time_discovered_started_ns": None,
         "time_discovered_completed_ns": None, "retired": False, "timeout_ms": 600000, "is_p2p": False, **more,
     }  # fmt: skip
@@ -90,7 +91,7 @@ def test_genuine(path: Path) -> None:
 
 @needs_cases
 def test_cut_everywhere() -> None:
-    """A whole prefix of the entries comes back, it never shrinks as more of the file is there, and something is said."""
+    """A whole prefix of the entries comes back, it does not shrink as the file grows, and something is said."""
     for path in GENUINE[:: max(1, len(GENUINE) // 12)]:
         data = path.read_bytes()
         whole = read(data, path.name)[0][0]
@@ -146,7 +147,7 @@ BOMBS = {
     "containers": b"\x80\x02](" + b"}" * 10_000_000 + b"e.",
     "deep": b"\x80\x02" + b"]" * 1_000_000 + b"a" * 999_999 + b".",
     "itself": b"\x80\x02]q\x00h\x00a.",
-    "tree": b"\x80\x02]q\x00" + b"".join(b"](h" + bytes([i]) * 1 + b"h" + bytes([i]) + b"eq" + bytes([i + 1]) for i in range(60)) + b".",
+    "tree": b"\x80\x02]q\x00" + b"".join(b"](h%ch%ceq%c" % (i, i, i + 1) for i in range(60)) + b".",
     "class": b"\x80\x02cos\nsystem\nX\x02\x00\x00\x00id\x85R.",
     "stack class": b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x02id\x85R.",
     "persistent": b"\x80\x02X\x01\x00\x00\x00aQ.",
@@ -200,11 +201,13 @@ def test_written_again_by_python(protocol: int) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("collective_seq_id", "7"), ("collective_seq_id", None), ("collective_seq_id", 1 << 80), ("collective_seq_id", [1]),
+        ("collective_seq_id", "7"), ("collective_seq_id", None), ("collective_seq_id", 1 << 80),
+        ("collective_seq_id", [1]),
         ("profiling_name", 5), ("profiling_name", "x" * 100_000), ("profiling_name", None), ("input_sizes", None),
         ("input_sizes", [1]), ("input_sizes", [["a"]]), ("input_sizes", {}), ("frames", 5), ("frames", [None, 3]),
         ("frames", [{"name": 1, "filename": None}]), ("process_group", None), ("process_group", ["a"]), ("state", 3),
-        ("state", ["x"]), ("retired", "yes"), ("time_created_ns", -5), ("time_created_ns", float("nan")), ("is_p2p", None),
+        ("state", ["x"]), ("retired", "yes"), ("time_created_ns", -5), ("time_created_ns", float("nan")),
+        ("is_p2p", None),
         ("pg_id", {}), ("input_dtypes", [[1]]), ("time_discovered_completed_ns", "soon"),
     ],
 )  # fmt: skip
@@ -220,8 +223,10 @@ def test_wrong_types(key: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("pg_config", None), ("pg_config", []), ("pg_config", {"0": 5}), ("pg_config", {"0": {"ranks": {}}}), ("pg_status", [1]),
-     ("pg_status", {"x": 1}), ("pg_status", {"0": {"last_enqueued_collective": "many"}}), ("version", 2.1), ("version", None),
+    [("pg_config", None), ("pg_config", []), ("pg_config", {"0": 5}), ("pg_config", {"0": {"ranks": {}}}),
+     ("pg_status", [1]),
+     ("pg_status", {"x": 1}), ("pg_status", {"0": {"last_enqueued_collective": "many"}}), ("version", 2.1),
+     ("version", None),
      ("entries", None), ("entries", [5, "x", entry(1)]), ("entries", [entry(1), None, 7])],
 )  # fmt: skip
 def test_wrong_heads(key: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-// node check.mjs PAGE.html...: opens each page in light and dark, wide and narrow, and on paper; prints what is wrong as JSON.
+// node check.mjs PAGE.html...: opens each page light and wide, dark and narrow, without script and as for paper; prints what is wrong as JSON.
 import { chromium } from "playwright-core";
 import { createRequire } from "node:module";
 import { readFileSync } from "node:fs";
@@ -13,7 +13,7 @@ const wrong = [];
 for (const name of process.argv.slice(2)) {
   const say = (what) => wrong.push(`${name.split("/").pop()}: ${what}`);
   const large = readFileSync(name).length > 600_000;
-  for (const [scheme, width] of [["light", 1440], ["dark", 1440], ["light", 360]]) {
+  for (const [scheme, width] of [["light", 1440], ["dark", 360]]) {
     const page = await browser.newPage({ viewport: { width, height: 900 }, colorScheme: scheme });
     const url = pathToFileURL(name).href;
     page.on("console", (message) => say(`console: ${message.text()}`));

@@ -1,0 +1,270 @@
+"""Every run of the shared cases, judged by what its expected.json says a right answer is; skipped without them.
+
+A run is a list of a case's files given together. `SHORT` names the runs that are not right yet, and why; it must match
+exactly: a run that becomes right is taken off the list. No run may be confidently wrong, listed or not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+
+from nccl_forensics import catalog, document, pipeline
+from nccl_forensics.clocks import parse_zone
+from nccl_forensics.identify import normal_pci
+from nccl_forensics.model import InputError
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "cases"
+ASIDE = frozenset({"expected.json", "run.json", "README.md", "check.py", "LICENSE-NOTE.txt"})
+"""What was not sent by the customer."""
+SURE = 0.8
+FROM_DUMPS_ALONE = frozenset({"rank_not_arrived", "process_missing", "rank_busy"})
+"""What dumps can say of a rank whose log, which is not given, has the reason."""
+
+SHORT = {
+    "fr/p2p-recv-wrong-peer fr-json": "JSON dumps of this backend name no peers and have no stacks: a send to "
+    "the wrong rank and a receive from it look alike, so nobody is named",
+    "fr/sigkill-dump-missing fr": "two ranks left no dump and nothing tells them apart: both stay open",
+    "fr/sigkill-dump-missing fr-json": "as with the pickled dumps",
+    "joblogs/store-based-barrier-half-missing": "the host that is asked for is no name but 'the other node'",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    case: Path
+    files: tuple[str, ...]
+    whole: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.case.parent.name}/{self.case.name}" + ("" if self.whole else f" {' '.join(self.files)}")
+
+    @property
+    def paths(self) -> list[str]:
+        return [str(self.case / f) for f in self.files]
+
+    @property
+    def expect(self) -> dict[str, Any]:
+        expect: dict[str, Any] = json.loads((self.case / "expected.json").read_text(encoding="utf-8"))["expect"]
+        return expect
+
+    @property
+    def causes(self) -> set[str] | None:
+        """Acceptable causes; None: not checked."""
+        causes = set(self.expect["causes"]) if self.expect.get("causes") else None
+        only_dumps = self.case.parent.name == "fr" and not self.whole and "logs" not in self.files
+        if causes is not None and only_dumps and causes & {"python_exception", "process_signal"}:
+            causes |= FROM_DUMPS_ALONE
+        return causes
+
+
+def all_runs() -> list[Run]:
+    found = []
+    for path in sorted(SHARED.glob("*/*/expected.json")):
+        case = path.parent
+        for files in json.loads(path.read_text(encoding="utf-8"))["expect"].get("runs") or [None]:
+            everything = tuple(sorted(p.name for p in case.iterdir() if p.name not in ASIDE))
+            found.append(Run(case, tuple(files) if files else everything, files is None))
+    return found
+
+
+RUNS = all_runs()
+pytestmark = pytest.mark.skipif(not RUNS, reason="the shared cases are not here")
+runs = pytest.mark.parametrize("run", [pytest.param(r, id=r.name) for r in RUNS])
+
+
+@cache
+def validator() -> Any:
+    schema = json.loads((Path(catalog.__file__).parent / "incident.schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+@cache
+def doc_of(run: Run) -> dict[str, Any]:
+    """The document of a run, with the options that its expected.json names, as the command makes it."""
+    args = run.expect.get("args", [])
+    options = dict(zip(args[::2], args[1::2], strict=True))
+    try:
+        zone = parse_zone(options["--timezone"]) if "--timezone" in options else None
+    except InputError:
+        zone = None  # the command says so and goes on without it
+    year = int(options["--year"]) if "--year" in options else None
+    made: dict[str, Any] = json.loads(json.dumps(document.build(pipeline.analyze(run.paths, zone=zone, year=year))))
+    return made
+
+
+# --- the judge --------------------------------------------------------------------------------------------------------
+
+
+def _amiss(incident: Mapping[str, Any], expect: Mapping[str, Any], causes: set[str] | None) -> list[str]:
+    verdict, wrong = incident["verdict"], []
+    beside = {c["cause"] for c in incident.get("contributing", [])} if expect.get("contributing_ok") else set()
+    if causes is not None and verdict["cause"] not in causes and not beside & causes:
+        wrong.append(f"cause {verdict['cause']}")
+    if expect.get("ranks") is not None and sorted(verdict["culprit_ranks"]) != sorted(expect["ranks"]):
+        wrong.append(f"ranks {verdict['culprit_ranks']}, not {expect['ranks']}")
+    if expect.get("host") and expect["host"] not in verdict["culprit_hosts"]:
+        wrong.append(f"hosts {verdict['culprit_hosts']} without {expect['host']}")
+    gpus = {normal_pci(g["pci"]) for g in verdict["culprit_gpus"]}
+    if lost := {normal_pci(g) for g in expect.get("gpus") or ()} - gpus:
+        wrong.append(f"GPUs {sorted(map(str, lost))} are not named")
+    if expect.get("seq") is not None and (incident["collective"] or {}).get("seq") != expect["seq"]:
+        wrong.append(f"collective {(incident['collective'] or {}).get('seq')}, not {expect['seq']}")
+    if lacking := set(expect.get("reporting_ranks") or ()) - set(verdict["reporting_ranks"]):
+        wrong.append(f"{sorted(lacking)} are not among the reporters")
+    if blamed := set(expect.get("must_not_blame") or ()) & set(verdict["culprit_ranks"]):
+        wrong.append(f"blames {sorted(blamed)}")
+    return wrong
+
+
+def _seconds_apart(a: str, b: str) -> float:
+    one, other = (datetime.fromisoformat(x.replace("Z", "+00:00")) for x in (a, b))
+    return abs((one - other) / timedelta(seconds=1))
+
+
+def _lost_xids(doc: Mapping[str, Any], expect: Mapping[str, Any]) -> list[str]:
+    def is_it(have: Mapping[str, Any], want: Mapping[str, Any]) -> bool:
+        if have["fields"].get("xid") != want["xid"] or normal_pci(have["gpu_pci"]) != normal_pci(want.get("pci")):
+            return False
+        if not want.get("time") or have["time"] is None:
+            return True
+        return _seconds_apart(have["time"], want["time"]) <= 1.0 + (have["time_uncertainty_s"] or 0)
+
+    seen = [e for e in doc["events"] if e["kind"] == "xid"]
+    return [
+        f"Xid {w['xid']} of {w.get('pci')} is not on the timeline"
+        for w in expect.get("xids", ())
+        if not any(is_it(have, w) for have in seen)
+    ]
+
+
+def judged(doc: Mapping[str, Any], expect: Mapping[str, Any], causes: set[str] | None) -> tuple[list[str], list[str]]:
+    """(what is amiss, what is confidently wrong)."""
+    incidents = doc["incidents"]
+    top = max((i["verdict"] for i in incidents), key=lambda v: v["confidence"], default=None)
+    sure = top is not None and top["confidence"] >= SURE
+    lost = _lost_xids(doc, expect)
+    if top is None:
+        nothing_to_find = expect.get("incident") is False or expect.get("open")
+        return lost + ([] if nothing_to_find else ["no incident"]), []
+    named = f"{top['cause']} {top['culprit_ranks']} at {top['confidence']}"
+    if expect.get("incident") is False:
+        return [f"false alarm: {named}"], [named] if sure else []
+    if expect.get("open"):
+        return lost + ([named] if sure else []), [named] if sure else []
+    best = min((_amiss(i, expect, causes) for i in incidents), key=len)
+    wrong = []
+    if sure and causes is not None and top["cause"] not in causes and not expect.get("contributing_ok"):
+        wrong.append(named)
+    if sure and expect.get("ranks") is not None and set(top["culprit_ranks"]) - set(expect["ranks"]):
+        wrong.append(named)
+    if sure and expect.get("ranks") is None and causes is None and top["culprit_ranks"]:
+        wrong.append(named)
+        best = [*best, named]
+    return best + lost, wrong
+
+
+def _doc(cause: str = "gpu_off_bus", ranks: Iterable[int] = (3,), confidence: float = 0.9) -> dict[str, Any]:
+    verdict = {"cause": cause, "culprit_ranks": list(ranks), "confidence": confidence, "culprit_hosts": ["n1"]}
+    verdict |= {"culprit_gpus": [{"pci": "0000:c1:00.0"}], "reporting_ranks": [0, 1]}
+    return {"incidents": [{"verdict": verdict, "collective": {"seq": 5}}], "events": []}
+
+
+EXPECT = {"ranks": [3], "host": "n1", "gpus": ["C1:00.0"], "seq": 5, "reporting_ranks": [0], "must_not_blame": [0]}
+
+
+@pytest.mark.parametrize(
+    ("doc", "expect", "amiss", "sure"),
+    [
+        (_doc(), EXPECT, 0, 0),
+        (_doc(ranks=[2]), EXPECT, 1, 1),
+        (_doc(ranks=[2], confidence=0.5), EXPECT, 1, 0),
+        (_doc(ranks=[0, 3]), EXPECT, 2, 1),
+        (_doc(cause="nvlink"), EXPECT, 1, 1),
+        (_doc(), {**EXPECT, "host": "n2", "gpus": ["0000:41:00.0"], "seq": 6, "reporting_ranks": [2]}, 4, 0),
+        (_doc(), {"incident": False}, 1, 1),
+        (_doc(), {"open": True}, 1, 1),
+        (_doc(confidence=0.7), {"open": True}, 0, 0),
+        ({"incidents": [], "events": []}, EXPECT, 1, 0),
+        ({"incidents": [], "events": []}, {"incident": False}, 0, 0),
+        (_doc(), {"xids": [{"xid": 79, "pci": "c1:00.0"}], **EXPECT}, 1, 0),
+    ],
+)
+def test_the_judge_can_tell(doc: dict[str, Any], expect: dict[str, Any], amiss: int, sure: int) -> None:
+    found, wrong = judged(doc, expect, {"gpu_off_bus"} if "ranks" in expect else None)
+    assert (len(found), len(wrong)) == (amiss, sure)
+
+
+# --- the tests --------------------------------------------------------------------------------------------------------
+
+
+@runs
+def test_verdict(run: Run) -> None:
+    amiss, wrong = judged(doc_of(run), run.expect, run.causes)
+    assert wrong == [], "confidently wrong"
+    if run.name in SHORT:
+        assert amiss, "it is right now: take it off SHORT"
+    else:
+        assert amiss == []
+
+
+def test_the_list_of_shortfalls_names_runs_that_are_there() -> None:
+    assert set(SHORT) <= {r.name for r in RUNS}
+    assert all(reason.strip() for reason in SHORT.values())
+
+
+@runs
+def test_document_keeps_the_contract(run: Run) -> None:
+    doc = doc_of(run)
+    assert [f"{'/'.join(map(str, e.absolute_path))}: {e.message[:200]}" for e in validator().iter_errors(doc)] == []
+    paths = [row["path"] for row in doc["inputs"]]
+    assert len(set(paths)) == len(paths)
+    assert all(row["reason"] for row in doc["inputs"] if row["status"] != "read")
+    for incident in doc["incidents"]:
+        verdict = incident["verdict"]
+        assert verdict["cause"] in catalog.load("causes")
+        assert verdict["actions"]
+        level = sum(verdict["confidence"] >= limit for limit in (0.4, SURE))
+        assert verdict["status"] == ("undetermined", "suspected", "identified")[level]
+        assert verdict["status"] != "undetermined" or not verdict["culprit_ranks"]
+        assert {e["source"] for e in verdict["evidence"]} <= set(paths)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[A-Za-z0-9]{3,}", re.sub(r"(?:\x1b|\\\\x1b)\[[\d;]*m", "", text))
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8", "backslashreplace")
+
+
+def _found(text: str, near: Iterable[str]) -> bool:
+    """Is what an excerpt says in these lines? Escapes and cuts may differ, so words are compared."""
+    have = set(_words(" ".join(near)))
+    return set(_words(text)[:12]) <= have
+
+
+@runs
+def test_an_excerpt_is_found_at_its_place(run: Run) -> None:
+    """Evidence can be checked: the line of the file that it names holds what it quotes."""
+    lines: dict[str, list[str]] = {}
+    for incident in doc_of(run)["incidents"]:
+        for row in incident["verdict"]["evidence"]:
+            path = Path(row["source"])
+            if row["line"] is None or not path.is_file() or path.suffix in (".gz", ".xz", ".zst"):
+                continue
+            if row["source"] not in lines:
+                lines[row["source"]] = _text(path.read_bytes()).split("\n")
+            at = row["line"] - 1
+            assert _found(row["text"], lines[row["source"]][at : at + 8]), f"{path.name}:{row['line']}"

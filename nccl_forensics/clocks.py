@@ -160,16 +160,17 @@ def _years(
         if declared is not None:
             found[source] = declared
             continue
-        walls = sorted(
-            {e.stamp.wall_ns // DAY * DAY for e in inside if e.stamp is not None and e.stamp.wall_ns is not None}
-        )
+        days = {(w // DAY * DAY, k) for w, k in _turns(inside)}
         host = inside[-1].host
         ranked = sorted(dated, key=lambda d: (d[1] != source, not (d[0] and host and same_host(d[0], host))))
         year = None
         for _, _, full in ranked:
             base = datetime.fromtimestamp(full // SECOND, timezone.utc).year
             near = [
-                y for w in walls for y in (base - 1, base, base + 1) if abs(with_year(w, y) - full) <= NEAR_DAYS * DAY
+                y + k
+                for w, k in days
+                for y in (base - 1, base, base + 1)
+                if abs(with_year(w, y) - full) <= NEAR_DAYS * DAY
             ]
             if near:
                 year = max(near)
@@ -177,10 +178,30 @@ def _years(
         stem = re.search(r"(?<!\d)(20\d\d)(\d\d)(\d\d)(?!\d)", re.split(r"[/!]", source)[-1])
         if year is None and stem:
             # logrotate's dateext: the file was rotated on that day, so its lines are no younger
-            last = datetime.fromtimestamp(walls[-1] // SECOND, timezone.utc).strftime("%m%d")
+            newest = max(w for w, k in days if k == 0)
+            last = datetime.fromtimestamp(newest // SECOND, timezone.utc).strftime("%m%d")
             year = int(stem[1]) if last <= f"{stem[2]}{stem[3]}" else int(stem[1]) - 1
         found[source] = year
     return found
+
+
+def _turns(inside: Sequence[Event]) -> list[tuple[int, int]]:
+    """(wall time in 1972, how many turns of the year lie between it and the file's end), in file order."""
+    found: list[tuple[int, int]] = []
+    newer: int | None = None
+    turns = 0
+    for event in reversed(inside):
+        assert event.stamp is not None
+        assert event.stamp.wall_ns is not None
+        wall = event.stamp.wall_ns
+        if newer is not None and wall - newer > HALF_YEAR:
+            turns += 1  # going back in the file, from January to December
+        newer = wall
+        found.append((wall, turns))
+    return found[::-1]
+
+
+HALF_YEAR = 180 * DAY
 
 
 def _walls(events: Sequence[Event], years: Mapping[str, int | None]) -> dict[int, int]:
@@ -192,16 +213,14 @@ def _walls(events: Sequence[Event], years: Mapping[str, int | None]) -> dict[int
             by_source[event.evidence.source].append(event)
     for source, inside in by_source.items():
         year = years.get(source)
-        newer: int | None = None
-        for event in reversed(inside):
-            wall = event.stamp.wall_ns  # type: ignore[union-attr]
-            assert wall is not None
-            if not event.stamp.has_year and year is not None:  # type: ignore[union-attr]
-                # Going back in the file, a jump forward by more than half a year is last December.
-                if newer is not None and wall - newer > 180 * DAY:
-                    year -= 1
-                newer = wall
-                wall = with_year(wall, year)
+        unsaid = [e for e in inside if e.stamp is not None and not e.stamp.has_year]
+        back = {id(e): k for e, (_, k) in zip(unsaid, _turns(unsaid), strict=True)}
+        for event in inside:
+            assert event.stamp is not None
+            assert event.stamp.wall_ns is not None
+            wall = event.stamp.wall_ns
+            if not event.stamp.has_year and year is not None:
+                wall = with_year(wall, year - back[id(event)])
             found[id(event)] = wall
     return found
 

@@ -171,7 +171,8 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
             elif draft.cause not in SPEAKS_FOR_ALL and _program(draft):
                 draft.bonus += max(weight("other_rank"), -sure - 1.0)
         elif on_host and late <= on_host and draft.cause not in SPEAKS_FOR_ALL:
-            draft.ranks |= late
+            if not draft.gpus or len(draft.gpus) == len(late):
+                draft.ranks |= late
             draft.bonus += sure * 0.4
             draft.borrowed += shown
         elif on_host and not (late & on_host) and draft.cause not in SPEAKS_FOR_ALL:

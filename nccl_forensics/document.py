@@ -248,6 +248,7 @@ def _alternative(h: Hypothesis, why: str) -> dict[str, Any]:
         "cause": h.cause,
         "culprit_ranks": list(h.ranks),
         "culprit_hosts": list(h.hosts),
+        "culprit_gpus": [_gpu(g) for g in h.gpus],
         "confidence": round(h.confidence, 3),
         "why_not": why,
     }

@@ -46,6 +46,8 @@ class Identities:
     """Every GPU that some file mentions, by host, by PCI address."""
     world_size: int | None = None
     """As a log states it; None if none does."""
+    devices_chosen: bool = False
+    """Some line sets CUDA_VISIBLE_DEVICES or a device order, so that indices are no local ranks."""
     problems: tuple[Problem, ...] = ()
 
     def rank_of_gpu(self, host: str | None, pci: str | None) -> int | None:
@@ -56,6 +58,18 @@ class Identities:
             if place.gpu is not None and place.gpu.pci == pci and pci is not None and same_host(place.host, host)
         }
         return found.pop() if len(found) == 1 else None
+
+    def likely_rank_of_gpu(self, host: str | None, pci: str | None) -> int | None:
+        """The rank whose local rank equals this GPU's index: true unless devices were shuffled or hidden. Only a hint."""
+        gpu = self.gpu(host, pci) if pci else None
+        if gpu is None or gpu.index is None or self.devices_chosen:
+            return None
+        found = [
+            r
+            for r, p in self.ranks.items()
+            if p.gpu is None and p.local_rank == gpu.index and p.host and same_host(p.host, host)
+        ]
+        return found[0] if len(found) == 1 and host is not None else None
 
     def rank_of_pid(self, host: str | None, pid: int | None) -> int | None:
         """The rank with this process id, if exactly one can have it. Container and host pids differ: only a hint."""
@@ -158,15 +172,50 @@ def _sources(
             said[event.evidence.source][event.host] += 1
             known.setdefault(short(event.host), event.host)
     found: dict[str, tuple[str | None, int | None, int | None, int | None]] = {}
+    folders = _folders(rows)
+    machines = {short(h) for h in [*declared.values(), *(h for c in said.values() for h in c)]}
     for row in rows:
         rank, attempt, local, named = names_in_path(row.path)
         hosts = said.get(row.path, Counter())
         host = declared.get(row.path)
         if host is None and len({short(h) for h in hosts}) == 1:
             host = max(hosts, key=len)
-        if host is None:
-            host = _folder_host(row.path, declared) or (known.get(short(named), named) if named and not hosts else None)
+        if host is None and not hosts:
+            named = named or folders.get(row.path)
+            host = _folder_host(row.path, declared) or (known.get(short(named), named) if named else None)
+            if host is None and len(machines) == 1 and row.format in OF_ONE_HOST:
+                host = known[next(iter(machines))]  # the pile speaks of one machine only
         found[row.path] = (host, rank, attempt, local)
+    return found
+
+
+OF_ONE_HOST = frozenset(
+    {"kernel", "journal", "journal-json", "journal-export", "syslog", "nvidia-smi", "nvidia-bug-report"}
+)
+"""Files that are about the machine they were written on."""
+MACHINE = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*-?\d+[a-z]?", re.I)
+NOT_MACHINES = re.compile(
+    r"(?:rank|attempt|step|epoch|checkpoint|ckpt|job|slurm|run|trial|seed|log|logs|part|tmp|version|v|out|case|dump|fr"
+    r"|torch|cuda|nccl|node_rank|local_rank|worker_rank|sample|bundle|ticket|incident)[-_]?\d+",
+    re.I,
+)
+"""Folder names with a number at the end that are no machine's."""
+
+
+def _folders(rows: Sequence[InputRow]) -> dict[str, str]:
+    """File → the folder above it that looks like a machine's name, below what all paths have in common."""
+    parts = {r.path: re.split(r"[/!]", r.path)[:-1] for r in rows}
+    common = 0
+    if len(parts) > 1:
+        while len({p[common] if len(p) > common else None for p in parts.values()}) == 1 and any(
+            len(p) > common for p in parts.values()
+        ):
+            common += 1
+    found: dict[str, str] = {}
+    for path, folders in parts.items():
+        for name in folders[common:]:
+            if MACHINE.fullmatch(name) and not NOT_MACHINES.fullmatch(name):
+                found[path] = name
     return found
 
 
@@ -180,8 +229,16 @@ def _folder_host(path: str, declared: Mapping[str, str]) -> str | None:
     return names.pop() if len(names) == 1 else None
 
 
-def identify(rows: Sequence[InputRow], events: Sequence[Event], hosts: Mapping[int, Place] | None = None) -> Identities:
-    """The table of ranks and GPUs from all that the files say. `events` as parsed, `hosts` from `--hosts`."""
+def identify(
+    rows: Sequence[InputRow],
+    events: Sequence[Event],
+    hosts: Mapping[int, Place] | None = None,
+    also: Iterable[int] = (),
+) -> Identities:
+    """The table of ranks and GPUs from all that the files say.
+
+    `events` as parsed, `hosts` from `--hosts`, `also`: ranks that dumps speak of.
+    """
     problems: list[Problem] = []
     canonical = _canonical(events)
     gpus = _gpus(events, canonical)
@@ -247,10 +304,12 @@ def identify(rows: Sequence[InputRow], events: Sequence[Event], hosts: Mapping[i
             chosen[key] = best
         ranks[rank] = _place(chosen, gpus)
     _last_one(ranks, events, canonical, widest)
+    _same_node(ranks, {r for e in events if (r := e.rank) is not None} | set(also) | {*range(min(widest or 0, 65_536))})
     return Identities(
         ranks=ranks,
         gpus=gpus,
         world_size=worlds.most_common(1)[0][0] if worlds else None,
+        devices_chosen=any(e.kind == "setting" and str(e.details.get("name", "")).startswith("CUDA_") for e in events),
         problems=tuple(problems),
     )
 
@@ -271,6 +330,40 @@ def _last_one(
         ((host, pid),) = free
         (rank,) = {*range(nranks)} - set(ranks)
         ranks[rank] = Place(host=host, pid=pid)
+
+
+def _same_node(ranks: dict[int, Place], everyone: set[int]) -> None:
+    """Give a rank whose host no file states the host of its block, where launchers number nodes in blocks.
+
+    Holds only if every rank that is known fits: rank = node × L + local rank, one host a block, one block a host.
+    """
+    placed = {r: p for r, p in ranks.items() if p.host is not None}
+    locals_ = {r: p.local_rank for r, p in placed.items() if p.local_rank is not None}
+    hosts = {short(p.host) for p in placed.values() if p.host}
+    if not placed:
+        return
+    if len(hosts) == 1 and all(r == local for r, local in locals_.items()):
+        host = next(iter(placed.values())).host
+        for rank in everyone - set(placed):
+            if locals_:  # torchrun says local ranks, and they count through from 0: one node
+                ranks[rank] = replace(ranks.get(rank, Place()), host=host, local_rank=rank)
+        return
+    starts = {r - local for r, local in locals_.items()}
+    steps = sorted(starts)
+    length = min((b - a for a, b in zip(steps, steps[1:], strict=False)), default=0)
+    if length < 1 or any(start % length for start in starts) or any(loc >= length for loc in locals_.values()):
+        return
+    blocks: dict[int, set[str]] = defaultdict(set)
+    for rank, place in placed.items():
+        blocks[rank // length].add(short(place.host or ""))
+    owners = [next(iter(h)) for h in blocks.values() if len(h) == 1]
+    if len(owners) != len(blocks) or len(set(owners)) != len(owners):
+        return
+    names = {short(p.host): p.host for p in placed.values() if p.host}
+    for rank in everyone - set(placed):
+        if rank // length in blocks:
+            host = names[next(iter(blocks[rank // length]))]
+            ranks[rank] = replace(ranks.get(rank, Place()), host=host, local_rank=rank % length)
 
 
 def _place(chosen: Mapping[str, object], gpus: Mapping[str | None, tuple[Gpu, ...]]) -> Place:
@@ -310,6 +403,8 @@ def _gpus(events: Sequence[Event], canonical: Mapping[str, str]) -> dict[str | N
         if event.gpu_pci is None and event.kind != "gpu-info":
             continue
         host = canonical.get(short(event.host), event.host) if event.host else None
+        if event.kind == "gpu-info" and host is None and len(every := set(canonical.values())) == 1:
+            host = next(iter(every))
         if event.kind == "gpu-info":
             fields: dict[str, object] = {k: v for k, v in event.details.items() if v is not None}
             if event.gpu_pci is None:

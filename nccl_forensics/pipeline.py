@@ -210,9 +210,10 @@ def conclude(
     events: Sequence[Event] = [e for p in parsed for e in p.events]
     known = identify.identify(rows, events, places)
     events, rows = identify.attribute(events, rows, known)
-    known = identify.identify(rows, events, places)  # prefixes that have become ranks now tell hosts and pids
-    events = merge_repeats(events)
     recorded = _from_dumps([v for p in parsed for v in p.values], known)
+    members = {r for g in recorded.groups for r in g.members} | set(recorded.ranks_seen)
+    known = identify.identify(rows, events, places, members)  # prefixes that have become ranks tell hosts and pids
+    events = merge_repeats(events)
     arrivals = [
         clocks.Arrival(g.seq, g.first_arrival_ns, g.last_arrival_ns or g.first_arrival_ns)
         for g in recorded.groups

@@ -16,6 +16,8 @@ from nccl_forensics.identify import Identities
 from nccl_forensics.model import Event, Evidence, GroupState, Reconstruction, Suspect, Wait
 
 MILLISECOND = 1_000_000
+STEP_NS = 30_000 * MILLISECOND
+"""Waits that begin within half a minute belong to one stall. Our judgement."""
 OUTLIERS = 0.25
 """NCCL's own reports call ranks outliers only up to a quarter of the group (RAS; REASONING.md §1.16)."""
 
@@ -212,9 +214,11 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
     alive = {e.rank for e in events if e.rank is not None}
     cannot: set[int] = set()
 
-    def rank_of(s: _Stuck) -> tuple[int, int]:
+    def rank_of(s: _Stuck) -> tuple[int, bool, int]:
+        # Sub-groups before the group of all: whoever misses in a step's own group holds up the barrier behind it too.
         starts = [x for e in s.reports.values() if (x := _started_ns(e)) is not None]
-        return (min(starts, default=1 << 62), -len(s.reports))
+        begun = min(starts, default=0) // STEP_NS
+        return (begun, s.desc == "default_pg" or s.name in DEFAULT, -len(s.reports))
 
     for s in sorted(stuck, key=rank_of):
         everyone = s.desc == "default_pg" or s.name in DEFAULT
@@ -246,7 +250,10 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
                 )
             )
             continue
-        if missing or (silent and len(silent) <= max(1, OUTLIERS * len(members))):
+        few = max(1, OUTLIERS * len(members))
+        if missing and len(missing) + len(silent) > few and silent:
+            cannot |= set(missing) | set(silent)  # half a job that says nothing is a partition, not a list of culprits
+        elif missing or (silent and len(silent) <= few):
             blame = missing or silent
             for rank in missing:
                 if rank in observed:

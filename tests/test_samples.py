@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from nccl_forensics import document, pipeline
+from nccl_forensics.clocks import parse_zone
+
 SAMPLES = Path(__file__).resolve().parent.parent / "samples"
 sys.path.insert(0, str(SAMPLES))
 
 import make  # noqa: E402
+from nccl_forensics.samples import bundle  # type: ignore[import-not-found]  # noqa: E402
 
 NAMES = sorted(make.SAMPLES)
 
@@ -40,3 +44,38 @@ def test_a_sample_is_small_and_tells_its_story_in_five_lines(name: str) -> None:
     expect = json.loads(files["expected.json"])["expect"]
     assert expect["ranks"]
     assert not set(expect["ranks"]) & set(expect["must_not_blame"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_verdict_is_the_right_one(name: str) -> None:
+    """Everything that expected.json says of the answer, and that nobody else is named."""
+    expect = json.loads(_checked_in(name)["expected.json"])["expect"]
+    inputs, options = bundle(SAMPLES / name)
+    zone = parse_zone(options["timezone"]) if "timezone" in options else None
+    doc = document.build(pipeline.analyze(inputs, zone=zone, year=options.get("year")))
+    (incident,) = doc["incidents"]
+    verdict = incident["verdict"]
+    assert verdict["status"] == "identified"
+    assert verdict["cause"] in expect["causes"]
+    assert verdict["culprit_ranks"] == expect["ranks"]
+    assert verdict["reporting_ranks"] == expect.get("reporting_ranks", verdict["reporting_ranks"])
+    if "host" in expect:
+        assert verdict["culprit_hosts"] == [expect["host"]]
+    if "gpus" in expect:
+        assert [g["pci"] for g in verdict["culprit_gpus"]] == expect["gpus"]
+    if "seq" in expect:
+        assert incident["collective"]["seq"] == expect["seq"]
+    seen = {(e["fields"]["xid"], e["gpu_pci"]) for e in doc["events"] if e["kind"] == "xid"}
+    assert {(x["xid"], x["pci"]) for x in expect.get("xids", ())} <= seen
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_obvious_suspect_is_cleared_in_words(name: str) -> None:
+    """Who reported first is a witness, and the report says so."""
+    expect = json.loads(_checked_in(name)["expected.json"])["expect"]
+    inputs, _ = bundle(SAMPLES / name)
+    (incident,) = document.build(pipeline.analyze(inputs))["incidents"]
+    cleared = incident["verdict"]["cleared"]
+    assert cleared
+    assert all(c["why"] for c in cleared)
+    assert not {c["rank"] for c in cleared} & set(expect["ranks"])

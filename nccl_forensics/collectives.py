@@ -10,7 +10,7 @@ running job; they are told apart by a peer that has completed what another rank'
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -35,6 +35,8 @@ PARTING = 2000
 
 CLEAN, GAPS, WEAK = 3.5, 2.0, 1.0
 """Log-odds of a finding: all dumps are there and agree; some are missing or cut; a hint. Judgements."""
+CIRCLE_ROOTS = 64
+"""From how many ranks a shortest circle of waits is looked for. A judgement."""
 SHOWN = 8
 """How many ranks a sentence names before it counts the rest."""
 
@@ -300,7 +302,8 @@ def _stand(
         elif member.enqueued is None or (member.dump.partial and not member.dump.has_status):
             unknown.append(rank)
         elif member.enqueued < agreed:
-            stale.append(rank)
+            if key[0] or _is_default(key):  # else it may be in another group of the same local number
+                stale.append(rank)
         else:
             missing.append(rank)
     here.arrived, here.missing = tuple(sorted(arrived)), tuple(sorted(missing))
@@ -491,7 +494,36 @@ def _job(dumps: dict[int, Dump], expected_world: int | None, problems: list[Prob
         for rank in rest:
             members[rank] = _absent(dumps[rank], rank)
         job.groups[key] = _stand(key, names[key], members, ranks, last_row)
+    _part_namesakes(job, last_row)
     return job
+
+
+def _part_namesakes(job: _Job, last_row: Mapping[int, int]) -> None:
+    """Take apart what has only a process-local number in common (torch 2.2): several groups that look like one.
+
+    Who completed an operation is in another group than who still waits in the one of that number. Only ranks that a
+    group with known members misses are looked for among those who have not entered.
+    """
+    late = {x for group in job.stuck if group.key[0] or _is_default(group.key) for x in group.missing}
+    for key, group in list(job.groups.items()):
+        if key[0] or _is_default(key) or group.seq is not None or not late:
+            continue
+        waiting: dict[int, set[int]] = defaultdict(set)
+        for rank, member in group.members.items():
+            if member.strict and (pending := member.pending):
+                waiting[min(pending)].add(rank)
+        for seq, ranks in sorted(waiting.items()):
+            absent = {x for x in late & group.members.keys() if group.members[x].enqueued == seq - 1} - ranks
+            if not absent:
+                continue
+            apart = tuple(sorted(ranks | absent))
+            own: Key = (apart, key[1], key[2])
+            members = {x: group.members[x] for x in apart}
+            job.groups[own] = _stand(own, group.name, members, apart, last_row)
+            rest = {x: m for x, m in group.members.items() if x not in members}
+            group = job.groups[key] = _stand(key, group.name, rest, tuple(sorted(rest)), last_row)
+            for rank in apart:
+                job.index[rank] = {i: own if k == key else k for i, k in job.index[rank].items()}
 
 
 def _absent(dump: Dump, rank: int) -> _Member:
@@ -996,6 +1028,41 @@ def _cycle(edges: Mapping[int, set[int]], start: Iterable[int]) -> set[int]:
     return set()
 
 
+def _shortest_circle(edges: Mapping[int, set[int]], within: set[int]) -> list[int]:
+    """The ranks of a shortest circle of waits, each waiting for the next, the lowest first; [] if there is none."""
+    best: list[int] = []
+    for root in sorted(within)[:CIRCLE_ROOTS]:
+        came: dict[int, int] = {}
+        todo = deque([root])
+        while todo and root not in came:
+            node = todo.popleft()
+            for after in sorted(edges.get(node, set()) & within):
+                if after not in came:
+                    came[after] = node
+                    todo.append(after)
+        if root in came:
+            path = [came[root]]
+            while path[-1] != root:
+                path.append(came[path[-1]])
+            if not best or len(path) < len(best):
+                best = path[::-1]
+        if len(best) == 2:
+            break
+    return best
+
+
+def _heads(job: _Job) -> dict[int, tuple[_Standing, int]]:
+    """Rank → the group and entry of its oldest operation that is not over, if that is what the group is stuck in."""
+    heads: dict[int, tuple[_Standing, int]] = {}
+    for rank, dump in job.dumps.items():
+        row = job.first_pending(rank)
+        if row < dump.count and not dump.flags[row] & P2P:
+            group = job.groups[job.index[rank][int(dump.group[row])]]
+            if group.seq == int(dump.seq[row]) and rank in group.arrived:
+                heads[rank] = group, row
+    return heads
+
+
 # --- the verdict ----------------------------------------------------------------------------------------------------
 
 
@@ -1063,9 +1130,7 @@ class _Verdict:
             return
         if self._went_on() or self._posts_that_never_pair() or self._never_started():
             return
-        if self._never_entered():
-            return
-        if self.suspects:
+        if self._never_entered() or self._opposite_order():
             return
         self._all_joined()
 
@@ -1356,6 +1421,9 @@ class _Verdict:
         """Everybody with a dump waits, or may wait: for ranks without one, in a circle, or in something unrecorded."""
         job = self.job
         dark = sorted({*absent, *unknown})
+        if self._opposite_order():
+            self.cannot_exclude |= set(dark)
+            return True
         if dark:
             groups = self._by_program([x for x in job.stuck if set(dark) & {*x.no_data, *x.unknown}])
             top = (groups or self._by_program(job.stuck) or list(job.groups.values()))[0]
@@ -1411,6 +1479,65 @@ class _Verdict:
             return True
         self.cannot_exclude |= set(unsure) or waited
         return True
+
+    def _opposite_order(self) -> bool:
+        """Ranks that wait in a circle because they put the same operations into their queues in different orders.
+
+        All may have entered everything: a rank's GPU gets to an operation only after the one that stands before it.
+        """
+        job = self.job
+        heads = _heads(job)
+        blocking: dict[int, set[int]] = defaultdict(set)
+        for rank, (group, _) in heads.items():
+            for other in (*group.arrived, *group.missing):
+                if other in heads and heads[other][0] is not group and not self._runs(group, other):
+                    blocking[rank].add(other)
+        circle = _shortest_circle(blocking, _cycle(blocking, sorted(blocking)))
+        if not circle:
+            return False
+        departing = [x for x in circle if job.departs(x, heads[x][1]) is not None]
+        if not departing and all(job.usual(x, heads[x][1]) for x in circle):
+            return False  # they always had this order, and it worked: their operations do not stand in one queue
+        if not departing and any(x.lagging for x in job.groups.values()):
+            return False
+        groups = list({id(heads[x][0]): heads[x][0] for x in circle}.values())
+        groups.sort(
+            key=lambda x: (min((t for r in x.arrived if (t := x.members[r].created_ns(x.seq or 0))), default=0), x.key)
+        )
+        self.top += groups
+        steps = [self._order(heads, one, after) for one, after in zip(circle[-1:] + circle[:-1], circle, strict=True)]
+        says = (
+            f"{_ranks(circle).capitalize()} wait for each other in a circle, because their calls come in opposite "
+            f"orders: {'; '.join(steps[:SHOWN])}{'; …' if len(steps) > SHOWN else ''}."
+        )
+        if departing:
+            says += f" In earlier steps {_ranks(departing)} had another order."
+        weight = GAPS if job.gaps or not departing else GAPS + 0.5
+        witnesses = tuple(
+            _evidence(
+                group.members[x], row, f"group {group.label}, collective {group.seq}, waits as the first of its queue"
+            )
+            for x in circle[:4]
+            for group, row in (heads[x],)
+        )
+        self._add((), "deadlock", weight, says, groups[0], witnesses)
+        self.cannot_exclude |= set(circle)
+        return True
+
+    def _order(self, heads: Mapping[int, tuple[_Standing, int]], waiter: int, waited: int) -> str:
+        """How `waited` came to hold up the operation that `waiter` stands in."""
+        (wanted, _), (first, _) = heads[waiter], heads[waited]
+        place = _place(first.members[waited].stack(first.seq or 0))
+        shape = _shape(first.op(first.seq or 0))
+        text = f"rank {waited} called collective {first.seq} of group {first.label} ({shape}){place}"
+        if waited in wanted.missing:
+            return f"{text} and never collective {wanted.seq} of group {wanted.label}"
+        place = _place(wanted.members[waited].stack(wanted.seq or 0))
+        return f"{text} before collective {wanted.seq} of group {wanted.label}{place}"
+
+    def _runs(self, group: _Standing, rank: int) -> bool:
+        """The rank's GPU has started the group's stuck operation, whatever stands before it."""
+        return group.seq is not None and rank in group.arrived and self._flag(group, rank, group.seq)
 
     def _joint(self) -> list[_Standing]:
         """Groups in which every member has entered the stuck operation."""

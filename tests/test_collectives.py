@@ -263,7 +263,8 @@ class Job:
     def _dump(self, rank: int, queue: list[dict[str, Any]]) -> Dump:
         t0 = 1_800_000_000 * 10**9
         local: dict[str, int] = {}
-        entries, status = [], {}
+        entries: list[dict[str, Any]] = []
+        status: dict[str, dict[str, int]] = {}
         lenient = self.backend == "gloo"
         for number, one in enumerate(queue):
             op = one["op"]
@@ -580,6 +581,83 @@ def test_a_circle_of_waits() -> None:
     assert made.suspects[0].cause in ("deadlock", "collective_skipped")
     assert len(made.suspects[0].ranks) <= 1
     assert not made.healthy
+
+
+def ring(orders: dict[int, str], size: int = 2, steps: int = 6, usual: bool = False) -> Job:
+    """Groups a, b, … that all ranks of `orders` share; rank r queues them as `orders[r]` says in the last step.
+
+    In the steps before, all have the alphabetical order, or with `usual` the order of the last one.
+    """
+    names = sorted({x for order in orders.values() for x in order})
+    ranks = {x: [r for r, order in orders.items() if x in order] for x in names}
+    groups = {"0": ("default_pg", sorted(orders)), **{x: (f"group {x}", ranks[x]) for x in names}}
+    programs = []
+    for order in orders.values():
+
+        def calls(text: str) -> list[Any]:
+            return [Op("all_reduce", x, 64, line=ord(x)) for x in text]
+
+        body: list[Any] = [*calls("".join(sorted(order))), Op("all_reduce", "0", 1, line=5), "sync"]
+        last = [*calls(order), Op("all_reduce", "0", 1, line=5), "sync"]
+        programs.append((last if usual else body) * steps + last)
+    return Job(groups, programs)
+
+
+RINGS = {
+    "two-ranks": {0: "ab", 1: "ba"},
+    "two-groups-of-four": {0: "ab", 1: "ab", 2: "ba", 3: "ab"},
+    "three-groups": {0: "ab", 1: "bc", 2: "ca"},
+    "four-groups": {0: "ab", 1: "bc", 2: "cd", 3: "da"},
+}
+
+
+@pytest.mark.parametrize("name", RINGS)
+@pytest.mark.parametrize("timing", [False, True])
+def test_queues_in_opposite_order_are_a_deadlock(name: str, timing: bool) -> None:
+    job = ring(RINGS[name])
+    job.timing = timing
+    made = collectives.reconstruct(job.run(200))
+    (first,) = made.suspects
+    assert (first.ranks, first.cause) == ((), "deadlock")
+    assert first.weight >= collectives.GAPS
+    assert "opposite orders" in first.says
+    assert "train.py:97" in first.says
+    assert made.groups[0] == first.group
+    assert made.groups[0].description != "default_pg"
+    assert not made.groups[0].missing
+    created = {g.description: g.first_arrival_ns for g in made.groups if g.description != "default_pg"}
+    assert made.groups[0].first_arrival_ns == min(x for x in created.values() if x is not None)
+
+
+@pytest.mark.parametrize("orders", [{0: "ab", 1: "ab"}, {0: "ab", 1: "bc", 2: "ac"}, {0: "ba", 1: "ba", 2: "ba"}])
+def test_queues_of_one_order_are_no_deadlock(orders: dict[int, str]) -> None:
+    """The same groups, and a GPU that never comes: nobody stands in a circle."""
+    job = ring(orders, usual=True)
+    job.programs[0][-4:-4] = ["gpu"]
+    made = collectives.reconstruct(job.run(200))
+    assert made.groups
+    assert all(x.cause != "deadlock" for x in made.suspects)
+
+
+def test_an_order_that_always_worked_is_no_deadlock() -> None:
+    """Streams of their own: opposite orders at every step, finished before, so they do not explain the hang."""
+    job = ring({0: "ab", 1: "ab"}, usual=True)
+    dumps = job.run(200)
+    job.programs[0][-4:-4] = ["gpu"]
+    dumps = job.run(200)
+    swapped = []
+    for dump in dumps:
+        if dump.rank == 1:  # what was queued second is recorded first, in every step
+            at = [i for i in range(dump.count) if dump.groups[dump.group[i]].name == "a"]
+            order = list(range(dump.count))
+            for i in at:
+                order[i], order[i + 1] = i + 1, i
+            columns = ["group", "seq", "p2p_seq", "op_id", "call", "stack", "created_ns", "flags"]
+            dump = replace(dump, **{x: getattr(dump, x)[order] for x in columns})
+        swapped.append(dump)
+    made = collectives.reconstruct(swapped)
+    assert made.groups
+    assert all(x.cause != "deadlock" for x in made.suspects)
 
 
 def test_extra_healthy_groups_change_nothing() -> None:

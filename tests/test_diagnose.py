@@ -280,7 +280,6 @@ def test_incidents_are_numbered_in_time_order() -> None:
     assert [i.verdict.hosts for i in found] == [("n2",), ("n3",), ("n1",)]
 
 
-@pytest.mark.xfail(reason="cards of different hosts are held for one where their PCI addresses are equal", strict=True)
 def test_one_address_on_three_hosts_is_three_cards() -> None:
     rows = [
         {"kind": "xid", "xid": 79, "at": t, "gpu": "0000:41:00.0", "host": h, "file": f"kern-{h}.log"}

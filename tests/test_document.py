@@ -94,15 +94,16 @@ def test_who_made_it_and_how() -> None:
 def test_a_long_timeline_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[dict[str, Any]] = [{"kind": "progress", "at": n, "what": "training step", "step": n} for n in range(50)]
     rows += [{"kind": "xid", "xid": 43, "at": n, "gpu": "0000:c1:00.0", "file": "kern.log"} for n in range(10, 20)]
+    rows += [{"kind": "pg-abort", "rank": n, "at": 5} for n in range(30)]
     rows.append({"kind": "cuda-oom", "rank": 1, "at": 49.5, "requested_bytes": 1})
     monkeypatch.setattr(document, "MOST_EVENTS", 20)
     doc = built({"events": rows})
     kinds = [e["kind"] for e in doc["events"]]
     assert len(kinds) == 20
-    assert kinds.count("xid") == 10, "an Xid is never cut for a line of progress"
+    assert kinds.count("xid") == 10, "an Xid is never cut for other lines"
     assert "cuda-oom" in kinds
     assert [e["time"] for e in doc["events"]] == sorted(e["time"] for e in doc["events"])
-    assert any(p["says"].startswith("41 events") for p in doc["problems"])
+    assert any(p["says"].startswith("71 events") for p in doc["problems"])
 
 
 def test_a_short_timeline_is_whole() -> None:

@@ -149,7 +149,10 @@ def torch_version(case: Case) -> tuple[int, int] | None:
 def recorder_setting(case: Case) -> str:
     """How to switch the Flight Recorder on: TORCH_FR_* since 2.8, TORCH_NCCL_* before (fr-format.md, switches)."""
     version = torch_version(case)
-    old = "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/shared/fr/nccl_trace_rank_"
+    old = (
+        "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 "
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/shared/fr/nccl_trace_rank_"
+    )
     new = (
         "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_DUMP_TEMP_FILE=/shared/fr/comm_lib_trace_rank_"
     )
@@ -173,20 +176,24 @@ def missing(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[str, 
         and verdict.cause not in ("cuda_oom", "storage_write_failed", "preempted", "host_oom_kill", "shm_full")
     ):
         found.append(
-            f"Flight Recorder dumps of all ranks (they show who never came). Switch them on for the next run: {recorder_setting(case)}"
+            f"Flight Recorder dumps of all ranks (they show who never came). Switch them on for the next run: "
+            f"{recorder_setting(case)}"
         )
     if dumps and verdict.cannot_exclude:
         found.append(
-            f"the Flight Recorder dumps of {words.ranks(verdict.cannot_exclude)}; without them these ranks can be neither blamed nor cleared"
+            f"the Flight Recorder dumps of {words.ranks(verdict.cannot_exclude)}; without them these ranks can "
+            f"be neither blamed nor cleared"
         )
     if case.job and not kernel:
         host = words.listing(verdict.hosts) if verdict.hosts else "every host of the job"
         found.append(
-            f"the kernel log of {host}: `sudo journalctl -k -b -o short-iso-precise > kernel-$(hostname).log`, or `sudo nvidia-bug-report.sh`"
+            f"the kernel log of {host}: `sudo journalctl -k -b -o short-iso-precise > kernel-$(hostname).log`, "
+            f"or `sudo nvidia-bug-report.sh`"
         )
     if verdict.gpus and not verdict.ranks and case.job:
         found.append(
-            "which rank ran on that GPU: `nvidia-smi -L` of that host with the job's CUDA_VISIBLE_DEVICES, NCCL's INFO lines (`NCCL_DEBUG=INFO`), or `--hosts FILE`"
+            "which rank ran on that GPU: `nvidia-smi -L` of that host with the job's CUDA_VISIBLE_DEVICES, "
+            "NCCL's INFO lines (`NCCL_DEBUG=INFO`), or `--hosts FILE`"
         )
     if (
         case.job
@@ -194,7 +201,8 @@ def missing(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[str, 
         and verdict.cause in ("rank_not_arrived", "process_missing", "rank_slow", "rank_busy")
     ):
         found.append(
-            f"a stack of {words.ranks(verdict.ranks)} while it hangs: `py-spy dump --native --pid PID`, and its own complete log"
+            f"a stack of {words.ranks(verdict.ranks)} while it hangs: `py-spy dump --native --pid PID`, and its "
+            f"own complete log"
         )
     if not case.job and verdict.status != "undetermined":
         found.append("the log of the training job (all ranks), to say which rank this stopped and when")
@@ -202,14 +210,16 @@ def missing(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[str, 
         found.append("proof of the OOM killer, if it was that: `sudo dmesg -T | grep -i 'killed process'` on that host")
     if verdict.cause == "node_lost":
         found.append(
-            "the BMC's event log and the end of the previous boot: `ipmitool sel elist`, `journalctl -b -1 -n 500`, /sys/fs/pstore"
+            "the BMC's event log and the end of the previous boot: `ipmitool sel elist`, `journalctl -b -1 -n "
+            "500`, /sys/fs/pstore"
         )
     if verdict.cause in ("psu_rail_loss",) and not any(r.format == "nvidia-bug-report" for r in case.rows):
         found.append("which cards hang on which supply and switch: `lspci -tv`, and a photo of the cabling")
     assumed = [c for c in case.aligned.clocks if c.basis == "assumed"]
     if assumed and case.job and len({c.clock for c in case.aligned.clocks}) > 1:
         found.append(
-            "the time zone of the logs that do not write one (`timedatectl` on each host), or give --timezone: only then can events of different files be ordered"
+            "the time zone of the logs that do not write one (`timedatectl` on each host), or give --timezone: "
+            "only then can events of different files be ordered"
         )
     if any("year" in (c.note or "") for c in case.aligned.clocks):
         found.append("the year: give --year, or a file that writes it")

@@ -382,7 +382,7 @@ def _job_zones(
                 if -2 * SECOND <= began - east - struck <= slack * SECOND:
                     found[source] = (
                         east,
-                        "read so, its ranks began to wait just after the GPU was lost; read in the host's other zone, hours apart",
+                        "read so, its ranks began to wait just after the GPU was lost; otherwise hours apart",
                     )
     by_owner: dict[str, set[tuple[int, str]]] = defaultdict(set)
     for source, known in found.items():
@@ -503,12 +503,13 @@ def _boot_offsets(
 
 
 def _mark(event: Event) -> tuple[object, ...]:
-    assert event.stamp is not None and event.stamp.boot_ns is not None
+    assert event.stamp is not None
+    assert event.stamp.boot_ns is not None
     return event.details.get("xid"), event.gpu_pci, event.stamp.boot_ns // 1000
 
 
 def _sorted(events: Sequence[Event]) -> list[Event]:
-    """By time; events without one keep their place behind the last timed event of their own file (or before the first)."""
+    """By time; events without one stand behind the last timed event of their own file (or before the first)."""
     last: dict[str, int] = {}
     for event in reversed(events):
         if event.time_ns is not None:

@@ -62,7 +62,7 @@ SAME_STORY = {
     "gpu_off_bus": frozenset({"psu_rail_loss"}),
     "gpu_app_fault": frozenset({"gpu_off_bus", "gpu_memory"}),
 }
-"""What the same failure also looks like: a hypothesis on the left is swallowed by one on the right on the same subject."""
+"""What the same failure also looks like: the hypothesis on the left gives way to one on the right, on one subject."""
 WORTH_CITING = 0.5
 """Log-odds below which a finding of a swallowed hypothesis is not shown as evidence. Our judgement."""
 WORTH_AN_INCIDENT = 1.0
@@ -78,7 +78,7 @@ class _Draft:
     cause: str
     ranks: set[int] = field(default_factory=set)
     hosts: set[str] = field(default_factory=set)
-    gpus: dict[str | None, Gpu] = field(default_factory=dict)
+    gpus: list[Gpu] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     bonus: float = 0.0
     borrowed: list[Finding] = field(default_factory=list)
@@ -97,7 +97,7 @@ class _Draft:
         if f.ranks and self.ranks:
             return bool(self.ranks & set(f.ranks))
         if f.gpus and self.gpus:
-            return any(g.pci in self.gpus for g in f.gpus)
+            return any(_same_gpu(g, mine) for g in f.gpus for mine in self.gpus)
         if f.hosts and self.hosts:
             return any(same_host(a, b) for a in f.hosts for b in self.hosts)
         return not (f.ranks or f.gpus or f.hosts) or not (self.ranks or self.gpus or self.hosts)
@@ -109,7 +109,15 @@ class _Draft:
             if not any(same_host(host, h) for h in self.hosts):
                 self.hosts.add(host)
         for gpu in f.gpus:
-            self.gpus.setdefault(gpu.pci, gpu)
+            self.add_gpu(gpu)
+
+    def add_gpu(self, gpu: Gpu) -> None:
+        if not any(_same_gpu(gpu, mine) for mine in self.gpus):
+            self.gpus.append(gpu)
+
+
+def _same_gpu(a: Gpu, b: Gpu) -> bool:
+    return a.pci == b.pci and same_host(a.host, b.host)
 
 
 def prior(cause: str) -> float:
@@ -146,7 +154,7 @@ def _same_subject(a: _Draft, b: _Draft) -> bool:
     if a.ranks and b.ranks:
         return bool(a.ranks & b.ranks)
     if a.gpus and b.gpus:
-        return bool(set(a.gpus) & set(b.gpus))
+        return any(_same_gpu(x, y) for x in a.gpus for y in b.gpus)
     if a.hosts and b.hosts:
         return any(same_host(x, y) for x in a.hosts for y in b.hosts)
     return True
@@ -156,12 +164,16 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
     """Let the collectives speak for or against each hypothesis; drop those that another one explains."""
     late, sure, shown = _late(drafts)
     waited = set(waiting_ranks(case.events))
+    placed = {r for r, p in case.known.ranks.items() if p.host}
     lost_gpus = [d for d in drafts if d.gpus and not d.ranks and d.own() > 1.5]
     for draft in drafts:
         if draft.cause in advice.LOCATES or not late:
-            if draft.ranks and draft.ranks <= waited - late and draft.cause not in SPEAKS_FOR_ALL and _waits(draft):
+            innocent = waited if draft.cause in advice.LOCATES else waited - late
+            if draft.ranks and draft.ranks <= innocent and draft.cause not in SPEAKS_FOR_ALL and _waits(draft):
                 draft.bonus += weight("reported_itself")
             continue
+        if draft.own() <= 0:
+            continue  # what its own lines speak against, a late rank does not make true
         on_host = {r for h in draft.hosts for r in case.known.ranks_on(h)}
         if draft.ranks:
             if draft.ranks & late:
@@ -175,7 +187,7 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
                 draft.ranks |= late
             draft.bonus += sure * 0.4
             draft.borrowed += shown
-        elif on_host and not (late & on_host) and draft.cause not in SPEAKS_FOR_ALL:
+        elif on_host and not (late & on_host) and late <= placed and draft.cause not in SPEAKS_FOR_ALL:
             draft.bonus += weight("other_rank") / 2
         elif draft in lost_gpus and len(lost_gpus) == 1 and len(draft.gpus) == len(late) and not on_host:
             # Exactly as many GPUs were lost as ranks never came: the map is missing, the story is one.
@@ -209,7 +221,14 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
 
 def _waits(draft: _Draft) -> bool:
     """Would this cause have kept the rank from reporting?"""
-    return draft.cause in ("rank_busy", "python_exception", "process_signal", "dataloader_failure", "rank_not_arrived")
+    return draft.cause in (
+        "rank_busy",
+        "python_exception",
+        "process_signal",
+        "dataloader_failure",
+        "rank_not_arrived",
+        "process_missing",
+    )
 
 
 def _program(draft: _Draft) -> bool:
@@ -230,14 +249,14 @@ def weigh(found: Sequence[Finding], case: Case) -> list[Hypothesis]:
                 if place.host and not any(same_host(place.host, h) for h in hosts):
                     hosts.add(place.host)
                 if place.gpu is not None and place.gpu.pci and len(draft.ranks) <= 64:
-                    draft.gpus.setdefault(place.gpu.pci, place.gpu)
+                    draft.add_gpu(place.gpu)
         details = [f.detail for f in sorted(draft.findings, key=lambda f: -f.weight) if f.detail]
         hypotheses.append(
             Hypothesis(
                 cause=draft.cause,
                 ranks=tuple(sorted(draft.ranks)),
                 hosts=tuple(sorted(hosts)),
-                gpus=tuple(g for _, g in sorted(draft.gpus.items(), key=lambda x: x[0] or "")),
+                gpus=tuple(sorted(draft.gpus, key=lambda g: (g.host or "", g.pci or ""))),
                 log_odds=o,
                 confidence=min(math.exp(o) / whole, SUREST),
                 findings=tuple(draft.findings + [b for b in draft.borrowed if b not in draft.findings]),
@@ -253,7 +272,7 @@ def weigh(found: Sequence[Finding], case: Case) -> list[Hypothesis]:
 def diagnose(
     aligned: Aligned, known: Identities, collectives: Reconstruction, rows: Sequence[InputRow]
 ) -> tuple[Incident, ...]:
-    """The incidents in the pile, in time order. Where there is a job, its failure is one; without one, failures of hosts."""
+    """The incidents in the pile, in time order: the failure of the job; where there is no job, failures of hosts."""
     case = Case(events=aligned.events, known=known, collectives=collectives, aligned=aligned, rows=tuple(rows))
     found = list(findings(case))
     if case.job:
@@ -278,7 +297,7 @@ def _clusters(found: Sequence[Finding]) -> list[list[Finding]]:
 
 
 def _together(a: Finding, b: Finding) -> bool:
-    if {g.pci for g in a.gpus} & {g.pci for g in b.gpus}:
+    if any(_same_gpu(x, y) for x in a.gpus for y in b.gpus):
         return True
     if a.hosts and b.hosts and not any(same_host(x, y) for x in a.hosts for y in b.hosts):
         return False
@@ -477,7 +496,8 @@ def _cleared(case: Case, ranks: Sequence[int], gpus: Sequence[Gpu], reporters: S
                 Cleared(
                     who=f"Rank {event.rank}, torchrun's 'root cause'",
                     rank=event.rank,
-                    why="torchrun names the first process that it saw end on that node, in whole seconds; often a survivor",
+                    why="torchrun names the first process that it saw end on that node, in whole seconds; often "
+                    "a survivor",
                     evidence=event.evidence,
                 )
             )

@@ -1,4 +1,4 @@
-"""The analysis as the contract's JSON document (catalog/incident.schema.json): what --json writes and the page embeds."""
+"""The analysis as the contract's document (catalog/incident.schema.json): what --json writes and the page embeds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def build(analysis: Analysis, *, command: str | None = None, timezone: str | Non
     if dropped:
         problems.append(
             {
-                "says": f"{dropped:,} events of role context or consequence are not listed; `--events FILE` writes all of them",
+                "says": f"{dropped:,} events of role context or consequence are not listed; `--events FILE` "
+                f"writes all of them",
                 "source": None,
             }
         )

@@ -4,8 +4,8 @@ Statements are trusted in this order: the user's `--hosts` file, torchrun's fail
 own init lines, prefixes of the lines themselves, file and folder names. A later statement fills gaps and never
 overrides; where two of the same weight disagree, both are reported and neither is used.
 
-Three name spaces are kept apart: `[rankN]:` is global, `[Rank r]` lies inside a process group, `[defaultN]:` is local to
-a node.
+Three name spaces are kept apart: `[rankN]:` is global, `[Rank r]` lies inside a process group, `[defaultN]:` is local
+to a node.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 from nccl_forensics.model import Event, Gpu, InputError, InputRow, Problem
@@ -60,7 +61,7 @@ class Identities:
         return found.pop() if len(found) == 1 else None
 
     def likely_rank_of_gpu(self, host: str | None, pci: str | None) -> int | None:
-        """The rank whose local rank equals this GPU's index: true unless devices were shuffled or hidden. Only a hint."""
+        """The rank whose local rank is this GPU's index: so unless devices were shuffled or hidden. Only a hint."""
         gpu = self.gpu(host, pci) if pci else None
         if gpu is None or gpu.index is None or self.devices_chosen:
             return None
@@ -115,7 +116,7 @@ def names_in_path(path: str) -> tuple[int | None, int | None, int | None, str | 
 
 
 def read_hosts_file(path: Path) -> dict[int, Place]:
-    """`--hosts`: lines of `rank host [local-rank|-] [gpu-index|pci|-]`, separated by blanks, commas or tabs; # comments.
+    """`--hosts`: lines of `rank host [local-rank|-] [gpu-index|pci|-]`, separated by blanks or commas; # comments.
 
     Raises InputError with the line that can't be understood.
     """
@@ -128,8 +129,8 @@ def read_hosts_file(path: Path) -> dict[int, Place]:
     places: dict[int, Place] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = [w for w in re.split(r"[\s,;]+", line.split("#", 1)[0].strip()) if w]
-        if not words or words[0].lower() == "rank":
-            continue
+        if not words or (words[0].lower() == "rank" and not any(w.isdigit() for w in words[1:2])):
+            continue  # empty, or a header
         gpu = words[3] if len(words) > 3 and words[3] != "-" else None
         local = words[2] if len(words) > 2 and words[2] != "-" else None
         if len(words) < 2 or not words[0].isdigit() or (local is not None and not local.isdigit()):
@@ -160,7 +161,7 @@ def normal_pci(text: str | None) -> str | None:
 def _sources(
     rows: Sequence[InputRow], events: Sequence[Event]
 ) -> dict[str, tuple[str | None, int | None, int | None, int | None]]:
-    """For each file: (host, global rank, attempt, local rank) of what is in it, from its content first, then its name."""
+    """For each file: (host, global rank, attempt, local rank), from its content first, then from its name."""
     said: dict[str, Counter[str]] = defaultdict(Counter)
     declared: dict[str, str] = {}
     known: dict[str, str] = {}
@@ -172,7 +173,10 @@ def _sources(
             said[event.evidence.source][event.host] += 1
             known.setdefault(short(event.host), event.host)
     found: dict[str, tuple[str | None, int | None, int | None, int | None]] = {}
-    folders = _folders(rows)
+    stated = {path: set(hosts) for path, hosts in said.items()}
+    for path, name in declared.items():
+        stated.setdefault(path, set()).add(name)
+    folders = _folders(rows, stated)
     machines = {short(h) for h in [*declared.values(), *(h for c in said.values() for h in c)]}
     for row in rows:
         rank, attempt, local, named = names_in_path(row.path)
@@ -202,8 +206,11 @@ NOT_MACHINES = re.compile(
 """Folder names with a number at the end that are no machine's."""
 
 
-def _folders(rows: Sequence[InputRow]) -> dict[str, str]:
-    """File → the folder above it that looks like a machine's name, below what all paths have in common."""
+def _folders(rows: Sequence[InputRow], said: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """File → the folder above it that looks like a machine's name, below what all paths have in common.
+
+    `said`: hosts that files state themselves; a folder that holds another machine's file is not named after one.
+    """
     parts = {r.path: re.split(r"[/!]", r.path)[:-1] for r in rows}
     common = 0
     if len(parts) > 1:
@@ -211,10 +218,15 @@ def _folders(rows: Sequence[InputRow]) -> dict[str, str]:
             len(p) > common for p in parts.values()
         ):
             common += 1
+    names: dict[str, set[str]] = defaultdict(set)  # folder → hosts that files below it state
+    for path, folders in parts.items():
+        for depth in range(common, len(folders)):
+            names["/".join(folders[: depth + 1])] |= {short(h) for h in said.get(path, ())}
     found: dict[str, str] = {}
     for path, folders in parts.items():
-        for name in folders[common:]:
-            if MACHINE.fullmatch(name) and not NOT_MACHINES.fullmatch(name):
+        for depth in range(common, len(folders)):
+            name, others = folders[depth], names["/".join(folders[: depth + 1])]
+            if MACHINE.fullmatch(name) and not NOT_MACHINES.fullmatch(name) and others <= {short(name)}:
                 found[path] = name
     return found
 
@@ -350,7 +362,7 @@ def _same_node(ranks: dict[int, Place], everyone: set[int]) -> None:
         return
     starts = {r - local for r, local in locals_.items()}
     steps = sorted(starts)
-    length = min((b - a for a, b in zip(steps, steps[1:], strict=False)), default=0)
+    length = min((b - a for a, b in pairwise(steps)), default=0)
     if length < 1 or any(start % length for start in starts) or any(loc >= length for loc in locals_.values()):
         return
     blocks: dict[int, set[str]] = defaultdict(set)
@@ -534,7 +546,14 @@ def _local_ranks(
         if place.host is not None and place.local_rank is not None:
             found.setdefault((place.host, place.local_rank), rank)
     hosts = {short(p.host) for p in known.ranks.values() if p.host} | {short(s[0]) for s in sources.values() if s[0]}
-    if len(hosts) <= 1:  # one machine: its local ranks are the job's ranks
+    told = {g for e in events if isinstance(g := e.details.get("global_ranks"), tuple) and g}
+    if len(hosts) <= 1 and len(told) == 1:  # one agent's rendezvous: it speaks for all files of that machine
+        (globals_,) = told
+        for source in sources:
+            for local, rank in enumerate(globals_):
+                if isinstance(rank, int):
+                    found.setdefault((source, local), rank)
+    elif len(hosts) <= 1 and not told:  # one machine: its local ranks are the job's ranks
         for event in events:
             if event.local_rank is not None:
                 found.setdefault((event.evidence.source, event.local_rank), event.local_rank)

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from nccl_forensics import clocks, diagnose, identify, sniff, watchdogs
-from nccl_forensics.collect import Limits, Source, collect
+from nccl_forensics.collect import File, Limits, Source, _Totals, collect, files, sources
 from nccl_forensics.model import Event, Incident, InputRow, Problem, Rank, Reconstruction
 from nccl_forensics.plugins import Parser, Parsers, Stream, parsers
-from nccl_forensics.scan import Line, Scanner
+from nccl_forensics.scan import Line, Often, Scanner
 
 KEPT = 20_000
 """Events of one kind kept from the start of one file; of the rest the newest `KEPT_LAST`; the others are counted.
 Enough for a thousand ranks that each write twenty lines of a kind. Our judgement."""
 KEPT_LAST = 2_000
+FLOOD, FLOOD_WORDED, FLOOD_LAST = 20_000, 1_000, 2_000
+"""Lines with the same literals that are read from the start of a file; behind them, those of one wording; and from its
+end. Our judgement."""
+LONGEST_WORDING = 400
+"""Bytes of a line that are held against others."""
+_DIGITS = b"0123456789abcdefABCDEF"
+MOST_SETS = 4096
+"""Sets of literals that are told apart in one file: a hostile one could make millions."""
 PULSE_FIRST, PULSE_LAST = 200, 800
 """Lines of progress (which can be every line of a log) that are read from the start and the end of a file."""
 PULSE = frozenset({"progress"})
@@ -82,6 +91,68 @@ class _Kept:
         )
 
 
+class _Flood:
+    """Which parsers a line goes to, and which lines wait for the end of the file because too many are like them.
+
+    Lines with the same literals are alike. Behind the first `FLOOD` of them come only the first `FLOOD_WORDED` of each
+    wording (the line without its digits, so that another message is not lost among many), or none if nothing that was
+    alike has told anything; and in the end the last `FLOOD_LAST`.
+    """
+
+    def __init__(self, known: Parsers) -> None:
+        self._known = known
+        self._readers: dict[frozenset[bytes], tuple[Parser, ...]] = {}
+        self._seen: dict[frozenset[bytes], int] = {}
+        self._told: set[frozenset[bytes]] = set()
+        self._worded: dict[int, int] = {}
+        self._waiting: dict[frozenset[bytes], deque[Line]] = {}
+        self._waited: Counter[frozenset[bytes]] = Counter()
+
+    def _readers_of(self, hits: frozenset[bytes]) -> tuple[Parser, ...]:
+        found = self._readers.get(hits)
+        if found is None:
+            if len(self._readers) >= MOST_SETS:
+                self._readers.clear()
+            by_literal = self._known.by_literal
+            found = tuple(dict.fromkeys(p for hit in sorted(hits) for p in by_literal[hit]))
+            self._readers[hits] = found
+        return found
+
+    def readers(self, line: Line) -> tuple[Parser, ...] | None:
+        """In a stable order; None if the line waits."""
+        hits = line.hits
+        seen = self._seen.get(hits, 0)
+        if seen < FLOOD:
+            if seen or len(self._seen) < MOST_SETS:
+                self._seen[hits] = seen + 1
+            return self._readers_of(hits)
+        if hits in self._told:
+            wording = hash((hits, line.raw[:LONGEST_WORDING].translate(None, _DIGITS)))
+            before = self._worded.get(wording, 0)
+            if before < FLOOD_WORDED and (before or len(self._worded) < MOST_SETS):
+                self._worded[wording] = before + 1
+                return self._readers_of(hits)
+        self._waiting.setdefault(hits, deque(maxlen=FLOOD_LAST)).append(line)
+        self._waited[hits] += 1
+        return None
+
+    def told(self, line: Line) -> None:
+        """The line has become an event."""
+        self._told.add(line.hits)
+
+    def last(self) -> Iterator[tuple[Line, tuple[Parser, ...]]]:
+        for hits, lines in self._waiting.items():
+            for line in lines:
+                yield line.detached(), self._readers_of(hits)
+
+    def problems(self, path: str) -> Iterator[Problem]:
+        for hits, lines in sorted(self._waiting.items(), key=lambda x: sorted(x[0])):
+            if (number := self._waited[hits] - len(lines)) > 0:
+                shown = " and ".join(repr(x.decode("utf-8", "replace")) for x in sorted(hits)[:3])
+                says = f"{number:,} more lines with {shown} were counted and not read, being like those before them"
+                yield Problem(says=says, source=path)
+
+
 def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
     """Everything that the parsers find in one file. Never raises for what is in the file."""
     row = InputRow(path=source.path, mtime_ns=source.mtime_ns)
@@ -96,24 +167,24 @@ def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
         if one.claims(head, source.name):
             return _structured(source, row, one.name, one.read(cast("Stream", source)))
     kept, titles, problems = _Kept(), Counter[str](), []
-    pulse: deque[Line] = deque(maxlen=PULSE_LAST)
-    pulses = 0
-    for line in scanner.lines(source.path, source.stream):
-        readers = dict.fromkeys(p for hit in sorted(line.hits) for p in known.by_literal[hit])
-        if all(p.name in PULSE for p in readers):
-            pulses += 1
-            if pulses > PULSE_FIRST:
-                pulse.append(line.detached())
-                continue
+    flood, newest, late = _Flood(known), 0, False
+    often = Often(_pulse_literals(known.lines), PULSE_FIRST, PULSE_LAST)
+    for line in scanner.lines(source.path, source.stream, often):
+        late = late or line.number < newest  # the last lines of progress come behind all others
+        newest = line.number
+        readers = flood.readers(line)
+        if readers is not None and _give(line, readers, kept, titles):
+            flood.told(line)
+    for line, readers in flood.last():
+        late = True
         _give(line, readers, kept, titles)
-    for line in pulse:
-        _give(line, [p for p in known.lines if p.name in PULSE], kept, titles)
+    problems += flood.problems(source.path)
     for kind, number in sorted(kept.dropped().items()):
         problems.append(
             Problem(says=f"{number:,} more lines of kind {kind} were counted and not kept", source=source.path)
         )
     events = kept.events()
-    if pulse:
+    if late:
         events = tuple(sorted(events, key=lambda e: e.evidence.line or 0))
     format_ = sniff.sniff(head, source.name) or ("job-log" if titles else "unknown")
     status, reason = source.status, source.reason
@@ -127,11 +198,22 @@ def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
     )
 
 
-def _give(line: Line, readers: Iterable[Parser], kept: _Kept, titles: Counter[str]) -> None:
+def _give(line: Line, readers: Iterable[Parser], kept: _Kept, titles: Counter[str]) -> bool:
+    """Whether any of the readers took something from the line."""
+    took = False
     for one in readers:
         for event in one.read(line):
             kept.add(event)
             titles[one.name] += 1
+            took = True
+    return took
+
+
+@cache
+def _pulse_literals(lines: tuple[Parser, ...]) -> frozenset[bytes]:
+    """Literals that only parsers of a pulse ask for."""
+    others = {x for p in lines if p.name not in PULSE for x in p.literals}
+    return frozenset(x for p in lines if p.name in PULSE for x in p.literals if x not in others)
 
 
 def _structured(source: Source, row: InputRow, format_: str, found: Iterable[Any]) -> Parsed:
@@ -164,22 +246,68 @@ def _structured(source: Source, row: InputRow, format_: str, found: Iterable[Any
     )
 
 
+SHARED_BYTES = 8 << 20
+"""Piles smaller than this are read by one worker: they take a few hundredths of a second."""
+
+
 def read(
     paths: Sequence[str],
     *,
     stdin: BinaryIO | None = None,
     limits: Limits | None = None,
     progress: Callable[[str, int], None] | None = None,
+    workers: int = 1,
 ) -> list[Parsed]:
-    """Every file of the pile, members of archives included. Raises InputError for a path that isn't there."""
+    """Every file of the pile, members of archives included, in the order of `paths` and then of names.
+
+    `workers` threads share the files on disk; `progress` is always called from the calling thread. Raises InputError
+    for a path that isn't there.
+    """
     known = parsers()
     scanner = Scanner(known.by_literal)
+    limits = limits or Limits()
+    if workers > 1:
+        pile = list(files(paths, limits=limits))
+        if 1 < len(pile) <= limits.members and sum(f.size or 0 for f in pile) >= SHARED_BYTES:
+            return _shared(pile, known, scanner, stdin, limits, progress, workers)
     found = []
-    for source in collect(paths, stdin=stdin, limits=limits or Limits()):
+    for source in collect(paths, stdin=stdin, limits=limits):
         found.append(read_source(source, known, scanner))
         if progress is not None:
             progress(source.path, found[-1].row.bytes)
     return found
+
+
+def _shared(
+    pile: Sequence[File],
+    known: Parsers,
+    scanner: Scanner,
+    stdin: BinaryIO | None,
+    limits: Limits,
+    progress: Callable[[str, int], None] | None,
+    workers: int,
+) -> list[Parsed]:
+    """The files read by threads, the largest first; what they gave, in the order of `pile`."""
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    totals = _Totals()  # its sums are rough when threads share it, which no limit minds
+
+    def one(file: File) -> list[Parsed]:
+        drawn = sources(file, stdin=stdin, limits=limits, totals=totals)
+        return [read_source(source, known, scanner) for source in drawn]
+
+    with ThreadPoolExecutor(workers) as pool:
+        largest = sorted(range(len(pile)), key=lambda i: -(pile[i].size or 0))
+        jobs = {pool.submit(one, pile[i]): i for i in largest}
+        try:
+            for job in as_completed(jobs):
+                if progress is not None:
+                    for parsed in job.result():
+                        progress(parsed.row.path, parsed.row.bytes)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return [parsed for job in sorted(jobs, key=jobs.__getitem__) for parsed in job.result()]
 
 
 def analyze(

@@ -26,7 +26,8 @@ _BY_CONTENT: tuple[tuple[str, re.Pattern[bytes]], ...] = (
     (
         "kernel",
         re.compile(
-            rb"(?m)^\d+,\d+,\d+,[-c+];|^\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}|^Panic#\d+ Part|Linux version \d"
+            rb"(?m)^\d+,\d+,\d+,[-c+];|^\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}|^Panic#\d+ Part"
+            rb"|Linux version \d"
         ),
     ),
     (

@@ -1,4 +1,4 @@
-"""Who never came, from what the ranks wrote to their logs: used where there are no Flight Recorder dumps, and beside them.
+"""Who never came, from what the ranks wrote to their logs: where there are no Flight Recorder dumps, and beside them.
 
 Only a rank that has entered a collective can report it, so reporters are witnesses and the members that did not report
 are the suspects (REASONING.md §1.6). A rank that only "observed" another rank's dump signal is alive and has nothing
@@ -294,7 +294,9 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
                         ranks=(rank,),
                         cause="rank_not_arrived",
                         weight=0.9,
-                        says=f"{words.ranks(reporters)} timed out; rank {rank} alone answered their dump signal without a timeout of its own: alive, and late.",
+                        says=f"{words.ranks(reporters).capitalize()} timed out; rank {rank} alone answered "
+                        f"their dump signal "
+                        "without a timeout of its own: alive, and late.",
                         group=groups[-1],
                         evidence=(observed[rank].evidence, *seen[:2]),
                     )

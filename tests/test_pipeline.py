@@ -145,15 +145,7 @@ def test_a_folder_an_archive_and_compressed_files_say_the_same(name: str, tmp_pa
     assert said(pipeline.analyze(["-"], stdin=io.BytesIO(archive.read_bytes()))) == wanted
 
 
-FOLDERS = {"riser-xid79": "where paths have no common folder, a folder's name ending in a number is taken for a host"}
-
-
-def with_folders() -> list[Any]:
-    known = {n: [pytest.mark.xfail(reason=FOLDERS[n], strict=True)] if n in FOLDERS else [] for n in NAMES}
-    return [pytest.param(n, marks=known[n]) for n in NAMES]
-
-
-@pytest.mark.parametrize("name", with_folders())
+@pytest.mark.parametrize("name", NAMES)
 def test_the_same_files_twice_count_once(name: str, tmp_path: Path) -> None:
     """A customer mails the bundle twice: the verdict's names stay; nothing becomes surer by repetition than it may."""
     files = files_of(name)
@@ -183,7 +175,7 @@ HEALTHY = {
 }
 
 
-@pytest.mark.parametrize("name", with_folders())
+@pytest.mark.parametrize("name", NAMES)
 def test_healthy_files_beside_it_do_not_change_the_verdict(name: str, tmp_path: Path) -> None:
     for file, content in HEALTHY.items():
         (tmp_path / file).write_bytes(content)

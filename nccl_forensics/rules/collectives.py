@@ -52,7 +52,8 @@ def pytorch_names_them(case: Case) -> Iterator[Finding]:
             if len(arrived) == joined and missing:
                 yield Finding(
                     cause="rank_not_arrived",
-                    says=f"{joined} of {world} ranks reached the creation of the group, and these are known by name; the others never came",
+                    says=f"{joined} of {world} ranks reached the creation of the group, and these are known by "
+                    f"name; the others never came",
                     weight=weight("counted_out"),
                     ranks=missing,
                     events=barriers[:2],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from nccl_forensics import words
 from nccl_forensics.model import Event, Finding, Gpu
@@ -167,7 +168,8 @@ def _lost(case: Case, burst: Burst, lost: dict[str, Event]) -> Iterator[Finding]
         yield _finding(
             case,
             "psu_rail_loss",
-            f"{len(together)} GPUs{where} ({words.listing(sorted(together))}) were lost {within} of each other: they share something that failed",
+            f"{len(together)} GPUs{where} ({words.listing(sorted(together))}) were lost {within} of each other: "
+            f"they share something that failed",
             weight("shared_power"),
             sorted(together.values(), key=at),
             host,
@@ -270,7 +272,8 @@ def _not_lost(case: Case, burst: Burst, host: str | None) -> Iterator[Finding]:
                 yield _finding(
                     case,
                     "gpu_memory",
-                    f"GPU {pci}{where} met a contained error (Xid 94) in the same second as a failed access between peers: "
+                    f"GPU {pci}{where} met a contained error (Xid 94) in the same second as a failed access "
+                    f"between peers: "
                     "poisoned data from another GPU looks the same as broken memory here",
                     0.2,
                     [memory[0], peer[0]],
@@ -298,7 +301,8 @@ def _not_lost(case: Case, burst: Burst, host: str | None) -> Iterator[Finding]:
             yield _finding(
                 case,
                 "gpu_firmware",
-                f"GPU {pci}{where}: its own processor stopped answering (Xid {words.listing(str(n) for n in sorted(n for n in numbers & FIRMWARE if n))})"
+                f"GPU {pci}{where}: its own processor stopped answering (Xid "
+                f"{words.listing(str(n) for n in sorted(n for n in numbers & FIRMWARE if n))})"
                 + (f"; {words.listing(sorted(names)[:3])} only asked" if names else ""),
                 weight("xid_fatal")
                 if any(e.role == "cause" for e in hung) or len(firmware) > 1
@@ -367,7 +371,8 @@ def same_card_in_many_ways(case: Case) -> Iterator[Finding]:
             yield _finding(
                 case,
                 "gpu_other",
-                f"GPU {pci} failed in several ways (Xid {words.listing(map(str, numbers))}) with {len(programs)} different programs: the card rather than the programs",
+                f"GPU {pci} failed in several ways (Xid {words.listing(map(str, numbers))}) with "
+                f"{len(programs)} different programs: the card rather than the programs",
                 weight("same_card_many_ways") + 0.8,
                 [inside[0], inside[-1]],
                 host,
@@ -384,7 +389,7 @@ def corrected_errors_rising(case: Case) -> Iterator[Finding]:
             seen[event.host, event.gpu_pci].append(event)
     for (host, pci), inside in seen.items():
         times = sorted(at(e) for e in inside)
-        gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+        gaps = [b - a for a, b in pairwise(times)]
         if len(inside) < ECC_STORMS:
             continue
         half = len(gaps) // 2
@@ -394,13 +399,15 @@ def corrected_errors_rising(case: Case) -> Iterator[Finding]:
             else False
         )
         words_gap = (
-            f"the gaps shrank from {words.duration(max(gaps[:half]) / SECOND)} to {words.duration(min(gaps[half:]) / SECOND)}"
+            f"the gaps shrank from {words.duration(max(gaps[:half]) / SECOND)} to "
+            f"{words.duration(min(gaps[half:]) / SECOND)}"
             if rising
             else "without a clear trend"
         )
         yield Finding(
             cause="gpu_ecc_leak",
-            says=f"GPU {pci}: {len(inside)} storms of corrected memory errors (Xid 92) in {words.duration((times[-1] - times[0]) / SECOND)}; {words_gap}",
+            says=f"GPU {pci}: {len(inside)} storms of corrected memory errors (Xid 92) in "
+            f"{words.duration((times[-1] - times[0]) / SECOND)}; {words_gap}",
             weight=weight("ecc_trend") + 0.6 if rising else 0.8,
             ranks=_ranks(case, [case.known.gpu(host, pci)]),
             hosts=(host,) if host else (),

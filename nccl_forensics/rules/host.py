@@ -96,7 +96,7 @@ def _stalled_before(case: Case, event: Event) -> bool:
 RECOVERED_S = 600
 """A link that is back within ten minutes flapped. Our judgement."""
 HARMED_S = 300
-"""NCCL gives up on a dead path within minutes: a flap further away from the job's failure did no harm. Our judgement."""
+"""NCCL gives up on a dead path within minutes: a flap further from the failure did no harm. Our judgement."""
 
 
 def _recovered(case: Case, down: Event) -> bool:
@@ -168,7 +168,8 @@ def log_stops(case: Case) -> Iterator[Finding]:
             shift, why = case.timing(event)
             yield Finding(
                 cause="node_lost",
-                says=f"{event.host or source}: the log stops in mid-flow without a shutdown sequence and a new boot follows: "
+                says=f"{event.host or source}: the log stops in mid-flow without a shutdown sequence and a new "
+                f"boot follows: "
                 "power loss or a hardware reset" + (f" ({why})" if why and "cannot" not in why else ""),
                 weight=weight("log_stops") + min(shift, 0.0) * (0.0 if why and "cannot" in why else 1.0),
                 hosts=(event.host,) if event.host else (),
@@ -189,8 +190,14 @@ def whole_host_missing(case: Case) -> Iterator[Finding]:
             or not suspect.evidence
         ):
             continue
+        alive = {e.rank for e in case.of("pg-observed", "pg-dump-remote", "nccl-ib-event", "nccl-ib-error")}
+        if alive & set(suspect.ranks):
+            continue
         for host in sorted({h for r in suspect.ranks if (p := case.known.ranks.get(r)) is not None and (h := p.host)}):
-            if case.known.ranks_on(host) == suspect.ranks:
+            spoke = any(
+                e.host == host and e.kind in ("nccl-ib-event", "nccl-ib-error", "nccl-closed") for e in case.events
+            )
+            if case.known.ranks_on(host) == suspect.ranks and not spoke:
                 yield Finding(
                     cause="node_lost",
                     says=f"The ranks that never came are all {len(suspect.ranks)} ranks of {host}",

@@ -50,7 +50,8 @@ def completions(case: Case) -> Iterator[Finding]:
     if starts and not progressed and not own:
         yield Finding(
             cause="nccl_setup",
-            says="Retries ran out on the first traffic after set-up, on both sides: these adapters cannot talk to each other as configured (GID index, routing, flow control)",
+            says="Retries ran out on the first traffic after set-up, on both sides: these adapters cannot talk to each "
+            "other as configured (GID index, routing, flow control)",
             weight=weight("set_up") + 0.6,
             events=errors[:2],
             detail="roce",

@@ -56,7 +56,8 @@ def names_its_reason(case: Case) -> Iterator[Finding]:
         what = {
             "cuda-oom": "ran out of GPU memory",
             "nccl-warn-cuda": f"could not allocate GPU memory inside NCCL ({text(event, 'error')})",
-            "storage-error": f"could not write ({text(event, 'detail') or 'write failed'}{': ' + p if (p := text(event, 'path')) else ''})",
+            "storage-error": f"could not write "
+            f"({text(event, 'detail') or 'write failed'}{': ' + p if (p := text(event, 'path')) else ''})",
             "dataloader-killed": f"lost a data-loader worker to {text(event, 'signal') or 'a signal'}",
             "shm-bus-error": "lost a data-loader worker because /dev/shm was full",
             "nccl-shm": "could not extend its shared-memory segment in /dev/shm",
@@ -140,6 +141,9 @@ def killed(case: Case) -> Iterator[Finding]:
         signal = SIGNALS.get(code if code is not None else 0, text(event, "what") or "a signal")
         ranks, hosts = _subject(event)
         penalty = weight("reported_itself") if event.rank in waited else 0.0
+        noticed = case.of("watchdog-timeout")
+        if noticed and _after(case, event, noticed[0]):
+            penalty += weight("too_late")  # the launcher kills what does not end by itself
         spoke = any(e.rank == event.rank and e.kind == "python-exception" and e.role == "cause" for e in case.events)
         yield Finding(
             cause="process_signal",
@@ -158,7 +162,9 @@ def killed(case: Case) -> Iterator[Finding]:
             rising = _memory_rises(case)
             yield Finding(
                 cause="host_oom_kill",
-                says=f"{_where(event).capitalize()} was killed with SIGKILL while host memory was rising: the kernel's OOM killer is likely, and not proven here",
+                says=f"{_where(event).capitalize()} was killed with SIGKILL while host memory was rising: the "
+                f"kernel's OOM "
+                "killer is likely, and not proven here",
                 weight=weight("killed_from_outside") - 0.9,
                 ranks=ranks,
                 hosts=hosts,
@@ -236,6 +242,13 @@ def busy_elsewhere(case: Case) -> Iterator[Finding]:
             detail="checkpoint" if storage else what,
             onset_ns=last.time_ns,
         )
+
+
+def _after(case: Case, a: Event, b: Event) -> bool:
+    """Is `a` later than `b`? By their times; by their lines only where one has no time."""
+    if a.time_ns is not None and b.time_ns is not None:
+        return case.aligned.before(b, a) is True
+    return _later(a, b)
 
 
 def _later(a: Event, b: Event) -> bool:

@@ -24,6 +24,8 @@ KEPT_LAST = 2_000
 FLOOD, FLOOD_WORDED, FLOOD_LAST = 20_000, 1_000, 2_000
 """Lines with the same literals that are read from the start of a file; behind them, those of one wording; and from its
 end. Our judgement."""
+MOST_FLOODS, LONGEST_WAITING = 16, 4096
+"""So many floods, and bytes of a line, wait for the end of a file: a hostile one must not fill the memory."""
 LONGEST_WORDING = 400
 """Bytes of a line that are held against others."""
 _DIGITS = b"0123456789abcdefABCDEF"
@@ -132,8 +134,9 @@ class _Flood:
             if before < FLOOD_WORDED and (before or len(self._worded) < MOST_SETS):
                 self._worded[wording] = before + 1
                 return self._readers_of(hits)
-        self._waiting.setdefault(hits, deque(maxlen=FLOOD_LAST)).append(line)
         self._waited[hits] += 1
+        if len(line.raw) <= LONGEST_WAITING and (hits in self._waiting or len(self._waiting) < MOST_FLOODS):
+            self._waiting.setdefault(hits, deque(maxlen=FLOOD_LAST)).append(line)
         return None
 
     def told(self, line: Line) -> None:
@@ -146,8 +149,8 @@ class _Flood:
                 yield line.detached(), self._readers_of(hits)
 
     def problems(self, path: str) -> Iterator[Problem]:
-        for hits, lines in sorted(self._waiting.items(), key=lambda x: sorted(x[0])):
-            if (number := self._waited[hits] - len(lines)) > 0:
+        for hits, waited in sorted(self._waited.items(), key=lambda x: sorted(x[0])):
+            if (number := waited - len(self._waiting.get(hits, ()))) > 0:
                 shown = " and ".join(repr(x.decode("utf-8", "replace")) for x in sorted(hits)[:3])
                 says = f"{number:,} more lines with {shown} were counted and not read, being like those before them"
                 yield Problem(says=says, source=path)
@@ -166,7 +169,7 @@ def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
     for one in known.files:
         if one.claims(head, source.name):
             return _structured(source, row, one.name, one.read(cast("Stream", source)))
-    kept, titles, problems = _Kept(), Counter[str](), []
+    kept, titles = _Kept(), Counter[str]()
     flood, newest, late = _Flood(known), 0, False
     often = Often(_pulse_literals(known.lines), PULSE_FIRST, PULSE_LAST)
     for line in scanner.lines(source.path, source.stream, often):
@@ -178,7 +181,7 @@ def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
     for line, readers in flood.last():
         late = True
         _give(line, readers, kept, titles)
-    problems += flood.problems(source.path)
+    problems = list(flood.problems(source.path))
     for kind, number in sorted(kept.dropped().items()):
         problems.append(
             Problem(says=f"{number:,} more lines of kind {kind} were counted and not kept", source=source.path)

@@ -1,18 +1,24 @@
 """Finds the lines that some parser asked for, in one pass over the bytes, for all parsers at once.
 
 No Python runs per line: one compiled literal database (hyperscan; `re` where it is missing) finds the literals in
-regions of a megabyte, and only the lines that hold one are cut out. A line ends at '\\n' or '\\r' (progress bars have no
-other end); line numbers count '\\n', as an editor does. Around each region 64 KiB before and behind stay in memory, so
-that a parser can look at the neighbours of its line (`Line.before`, `Line.after`).
+regions of a megabyte, and only the lines that hold one are cut out. A line ends at '\\n' or '\\r' (progress bars have
+no other end); line numbers count '\\n', as an editor does. Around each region 64 KiB before and behind stay in memory,
+so that a parser can look at the neighbours of its line (`Line.before`, `Line.after`).
 
-Memory is flat: one buffer of about 1.2 MB, whatever the file's size.
+Progress can be every line of a log. Where it is, its literals are left out of the scan, and only the end of what has
+gone by is searched for them (`Often`).
+
+Memory is flat: one buffer of about 1.2 MB, and up to eight regions more in a log full of progress, whatever the file's
+size. Threads may scan different files with one Scanner. docs/performance.md has the measurements.
 """
 
 from __future__ import annotations
 
 import re
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
 from nccl_forensics.model import Detail, Event, Evidence, Role, Severity, Stamp
@@ -28,6 +34,21 @@ SHOWN = 2000
 """Characters of a line that an event carries (the contract's limit)."""
 CONTEXT = 3
 """Lines kept before and behind a line that becomes evidence."""
+CONTEXT_SHOWN = 300
+"""Characters of each of them."""
+NEAR = 1 << 9
+"""Bytes in which a line's ends are looked for first: nearly all lines are shorter."""
+GROUP = 300
+"""Literals in one database to begin with. Compiling takes time by the square of the number: two of 300 took 0.06 s,
+one of 574 took 0.2–0.4 s, and scans 1.7 times as fast."""
+GROUPED_BYTES = 512 << 20
+"""Scanned with several small databases before one large database is compiled, which then has paid for itself."""
+COUNTED_BYTES = 256 << 20
+"""Searched for line ends with bytes.count (1.4 GB/s) before numpy (7 GB/s) is imported for it (0.1 s)."""
+BACKLOG = 8
+"""Regions that wait to be searched for the last lines of progress: most never are."""
+PIECE = 1 << 16
+"""Bytes of such a region searched at a time, from its end."""
 
 _INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
@@ -35,7 +56,14 @@ _INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e
 def visible(text: str) -> str:
     """`text` with control, direction and zero-width characters written as escapes, cut at `SHOWN` characters."""
     text = text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+    if text.isprintable():
+        return text
     return _INVISIBLE.sub(lambda m: f"\\x{ord(m[0]):02x}" if ord(m[0]) < 256 else f"\\u{ord(m[0]):04x}", text)
+
+
+def _shown(raw: bytes | bytearray) -> str:
+    """A neighbouring line, made visible. Four bytes or fewer are a character."""
+    return visible(raw[: 4 * CONTEXT_SHOWN].decode("utf-8", "backslashreplace"))[:CONTEXT_SHOWN]
 
 
 class Window:
@@ -52,16 +80,32 @@ class Window:
 
     def bounds(self, at: int) -> tuple[int, int]:
         """Start and end of the line that holds the byte at `at`."""
-        buffer, low, high = self.buffer, max(0, at - LONGEST), min(self.end, at + LONGEST)
-        start = max(buffer.rfind(b"\n", low, at), buffer.rfind(b"\r", low, at)) + 1
+        buffer = self.buffer
+        near = NEAR if NEAR < LONGEST else LONGEST
+        low = at - near if at > near else 0
+        start = buffer.rfind(b"\n", low, at)
+        start = max(start, buffer.rfind(b"\r", start if start > 0 else low, at)) + 1
+        if not start:
+            low = max(0, at - LONGEST)
+            start = max(buffer.rfind(b"\n", low, at), buffer.rfind(b"\r", low, at)) + 1 or low
+        high = min(self.end, at + near)
         end = buffer.find(b"\n", at, high)
-        end = high if end < 0 else end
-        cr = buffer.find(b"\r", at, end)
-        return max(start, low), end if cr < 0 else cr
+        cr = buffer.find(b"\r", at, high if end < 0 else end)
+        if cr >= 0:
+            return start, cr
+        if end < 0:
+            high = min(self.end, at + LONGEST)
+            end = buffer.find(b"\n", at, high)
+            end = high if end < 0 else end
+            cr = buffer.find(b"\r", at, end)
+            end = end if cr < 0 else cr
+        return start, end
 
 
 class Line:
     """One candidate line. Use it, and its neighbours, only inside the parser that was given it."""
+
+    __slots__ = ("_peeled", "end", "hits", "number", "path", "raw", "start", "window")
 
     def __init__(self, window: Window, number: int, start: int, end: int, hits: frozenset[bytes] = frozenset()) -> None:
         self.window = window
@@ -72,19 +116,19 @@ class Line:
         self.hits = hits
         """The literals that were found in it."""
         self.raw = bytes(window.buffer[start:end])
+        self._peeled: Peeled | None = None
 
     def detached(self) -> Line:
         """A copy that stays good after the scan has gone on; it has no neighbours."""
-        window = Window(self.path, len(self.raw))
-        window.buffer[:] = self.raw
-        window.end = len(self.raw)
-        window.state = self.window.state
-        return Line(window, self.number, 0, window.end, self.hits)
+        return _alone(self.path, self.window.state, self.number, self.raw, self.hits)
 
-    @cached_property
+    @property
     def peeled(self) -> Peeled:
         """The line's layers of prefix, taken off."""
-        return peel(self)
+        found = self._peeled
+        if found is None:
+            found = self._peeled = peel(self)
+        return found
 
     @property
     def text(self) -> str:
@@ -135,16 +179,22 @@ class Line:
             at = end
         return found
 
+    def _around(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The lines before and behind, ready to show: what `before` and `after` give, without a Line for each."""
+        window, buffer, start, end = self.window, self.window.buffer, self.start, self.end
+        low, high = max(0, start - 2 * NEAR), min(window.end, end + 2 * NEAR)
+        rows: list[bytes] | list[bytearray] = buffer[low:start].splitlines()
+        if len(rows) <= CONTEXT and low:  # the first of them may be a part
+            rows = [x.raw for x in reversed(self.before(CONTEXT))]
+        before = tuple([_shown(x) for x in rows[-CONTEXT:]])
+        rows = buffer[end:high].splitlines()  # the first is the end of this line
+        if (len(rows) <= CONTEXT + 1 and high < window.end) or (rows and rows[0]):
+            rows = [b"", *(x.raw for x in self.after(CONTEXT))]
+        return before, tuple([_shown(x) for x in rows[1 : CONTEXT + 1]])
+
     def evidence(self, *, context: bool = True) -> Evidence:
-        show = (
-            [visible(x.raw.decode("utf-8", "backslashreplace"))[:300] for x in self.before(CONTEXT)] if context else []
-        )
-        tail = (
-            [visible(x.raw.decode("utf-8", "backslashreplace"))[:300] for x in self.after(CONTEXT)] if context else []
-        )
-        return Evidence(
-            source=self.path, line=self.number, text=visible(self.text), before=tuple(reversed(show)), after=tuple(tail)
-        )
+        before, after = self._around() if context else ((), ())
+        return Evidence(source=self.path, line=self.number, text=visible(self.text), before=before, after=after)
 
     def event(
         self,
@@ -165,8 +215,8 @@ class Line:
             "task": peeled.task,
             "host": peeled.host,
             "pid": peeled.pid,
+            **known,
         }
-        fields.update(known)
         return Event(
             kind=kind,
             role=role,
@@ -178,34 +228,77 @@ class Line:
         )
 
 
+def _alone(path: str, state: dict[str, Any], number: int, raw: bytes, hits: frozenset[bytes]) -> Line:
+    window = Window(path, 0)
+    window.buffer, window.end, window.state = bytearray(raw), len(raw), state
+    return Line(window, number, 0, len(raw), hits)
+
+
 # --- engines --------------------------------------------------------------------------------------------------------
 
 Matcher = Callable[[memoryview], Sequence[tuple[int, int]]]
 """A region → (literal's number, offset of its last byte + 1), by rising offset."""
 
 
-def hyperscan_matcher(literals: Sequence[bytes]) -> Matcher | None:
-    """Vectorscan's literal engine; None where the package has no wheel."""
-    try:
-        import hyperscan
-    except ImportError:
-        return None
-    database = hyperscan.Database()
-    database.compile(expressions=list(literals), ids=list(range(len(literals))), flags=0, literal=True)
+def _database(literals: Sequence[tuple[int, bytes]]) -> Callable[[memoryview], list[tuple[int, int]]]:
+    """One compiled database. Each thread that scans with it gets a scratch space of its own."""
+    import hyperscan
 
-    def match(region: memoryview) -> Sequence[tuple[int, int]]:
+    database = hyperscan.Database()
+    numbers, expressions = [i for i, _ in literals], [x for _, x in literals]
+    database.compile(expressions=expressions, ids=numbers, flags=0, literal=True)
+    own = threading.local()
+
+    def scan(region: memoryview) -> list[tuple[int, int]]:
+        scratch = getattr(own, "scratch", None)
+        if scratch is None:
+            scratch = own.scratch = hyperscan.Scratch(database)
         found: list[tuple[int, int]] = []
         add = found.append
-        database.scan(cast("bytes", region), match_event_handler=lambda i, _s, e, _f, _c: add((i, e)))
+        database.scan(cast("bytes", region), match_event_handler=lambda i, _s, e, _f, _c: add((i, e)), scratch=scratch)
         return found
 
+    return scan
+
+
+def hyperscan_matcher(literals: Sequence[bytes]) -> Matcher | None:
+    """Vectorscan's literal engine; None where the package has no wheel.
+
+    Many literals are compiled in groups, which is quick, and once more all in one when a lot has been scanned.
+    """
+    try:
+        import hyperscan  # noqa: F401
+    except ImportError:
+        return None
+    numbered = list(enumerate(literals))
+    groups = [_database(numbered[at : at + GROUP]) for at in range(0, len(numbered), GROUP)]
+    if len(groups) < 2:
+        return groups[0] if groups else lambda region: ()
+    lock, scanned_bytes = threading.Lock(), 0
+
+    def match(region: memoryview) -> Sequence[tuple[int, int]]:
+        nonlocal groups, scanned_bytes
+        scanned_bytes += len(region)
+        if len(groups) > 1 and scanned_bytes > GROUPED_BYTES:
+            with lock:
+                if len(groups) > 1:
+                    groups = [_database(numbered)]
+        found = [hits for one in groups if (hits := one(region))]
+        if len(found) < 2:
+            return found[0] if found else ()
+        return sorted((x for hits in found for x in hits), key=_stop)
+
     return match
+
+
+def _stop(hit: tuple[int, int]) -> int:
+    return hit[1]
 
 
 def re_matcher(literals: Sequence[bytes]) -> Matcher:
     """The same hits from the standard library, about a hundred times slower."""
     order = {literal: i for i, literal in enumerate(literals)}
-    # A lookahead makes overlapping hits visible; longest first, and each shorter one that is its prefix is added by hand.
+    # A lookahead makes overlapping hits visible; longest first, each shorter one that is its prefix is added by hand.
     pattern = re.compile(b"(?=(" + b"|".join(re.escape(x) for x in sorted(literals, key=lambda x: -len(x))) + b"))")
     inside = {x: tuple(y for y in literals if y != x and x.startswith(y)) for x in literals}
 
@@ -215,7 +308,7 @@ def re_matcher(literals: Sequence[bytes]) -> Matcher:
             text = hit[1]
             for literal in (text, *inside[bytes(text)]):
                 found.append((order[bytes(literal)], hit.start() + len(literal)))
-        return sorted(found, key=lambda x: x[1])
+        return sorted(found, key=_stop)
 
     return match
 
@@ -225,8 +318,125 @@ def matcher(literals: Sequence[bytes]) -> Matcher:
     return hyperscan_matcher(literals) or re_matcher(literals)
 
 
-def _newlines(buffer: bytearray, start: int, end: int) -> int:
-    return buffer.count(b"\n", start, end)
+class _LineEnds:
+    """Counts '\\n'."""
+
+    def __init__(self) -> None:
+        self._seen_bytes = 0
+        self._numpy: Any = None
+
+    def __call__(self, buffer: bytearray, start: int, end: int) -> int:
+        if end - start < NEAR:
+            return buffer.count(b"\n", start, end)
+        self._seen_bytes += end - start
+        if self._seen_bytes < COUNTED_BYTES:
+            return buffer.count(b"\n", start, end)
+        if self._numpy is None:
+            import numpy  # late: its import costs as much as counting 200 MB
+
+            self._numpy = numpy
+        np = self._numpy
+        return int(np.count_nonzero(np.frombuffer(buffer, np.uint8, end - start, start) == 0x0A))
+
+
+# --- the scan -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Often:
+    """Literals that can stand in every line of a log. Of the lines that hold no others, only some are wanted."""
+
+    literals: frozenset[bytes]
+    first: int
+    """So many from the start of a file, and from then on only …"""
+    last: int
+    """… so many from its end."""
+
+
+_Span = tuple[int, int, tuple[int, ...]]
+"""Start and end of a line in the buffer, and its literals' numbers."""
+_Saved = tuple[int, bytes, tuple[int, ...]]
+"""A line's number, its bytes, its literals' numbers."""
+
+
+def _spans(window: Window, hits: Iterable[tuple[int, int]], lengths: Sequence[int], begin: int) -> Iterator[_Span]:
+    """The lines in which hits are, each once. `hits` count from `begin`."""
+    start = end = -1
+    found: list[int] = []
+    for literal, stop in hits:
+        at = begin + stop
+        if at <= end and at - lengths[literal] >= start:
+            found.append(literal)
+            continue
+        if found:
+            yield start, end, tuple(found)
+        start, end = window.bounds(at - 1)
+        found = [literal]
+    if found:
+        yield start, end, tuple(found)
+
+
+class _Tail:
+    """The last lines of one file that hold only `often` literals, behind the first ones."""
+
+    def __init__(self, often: Often, match: Matcher, lengths: Sequence[int]) -> None:
+        self.dense = False
+        """So many of them that most are never looked at: regions are given whole, to `put`."""
+        self._often, self._match, self._lengths = often, match, lengths
+        self._kept: deque[_Saved] = deque(maxlen=often.last)
+        self._waiting: list[tuple[bytes, int, frozenset[int]]] = []
+
+    def add(self, window: Window, spans: Sequence[_Span], number: int, limit: int) -> None:
+        """The lines of one region, which ends at `limit`, in line `number`."""
+        saved: list[_Saved] = []
+        at = limit
+        for start, end, hits in reversed(spans[-self._often.last :]):
+            number -= window.buffer.count(b"\n", start, at)
+            at = start
+            saved.append((number, bytes(window.buffer[start:end]), hits))
+        self._kept.extend(reversed(saved))
+        self.dense = len(spans) >= self._often.last
+
+    def put(self, region: memoryview, number: int, others: Iterable[int]) -> None:
+        """A region that has not been searched for them, and where in it the lines with other literals start."""
+        self._waiting.append((bytes(region), number, frozenset(others)))
+        if len(self._waiting) >= BACKLOG:
+            self._search()
+
+    def _search(self) -> None:
+        """Search what waits, from its end, until there are enough."""
+        found: list[list[_Saved]] = []
+        missing = self._often.last
+        for region, number, others in reversed(self._waiting):
+            if missing <= 0:
+                break
+            high = len(region)
+            window = Window("", 0)
+            window.buffer, window.end = bytearray(region), high
+            while high > 0 and missing > 0:
+                low = max(0, high - PIECE)
+                if low:
+                    low = max(region.rfind(b"\n", 0, low), region.rfind(b"\r", 0, low)) + 1
+                hits = self._match(memoryview(region)[low:high])
+                spans = [x for x in _spans(window, hits, self._lengths, low) if x[0] not in others]
+                at, saved = high, []
+                for start, end, ids in reversed(spans):
+                    number -= region.count(b"\n", start, at)
+                    at = start
+                    saved.append((number, region[start:end], ids))
+                number -= region.count(b"\n", low, at)
+                found.append(saved[:missing][::-1])
+                missing -= len(saved)
+                high = low
+        self._waiting.clear()
+        for some in reversed(found):
+            self._kept.extend(some)
+        self.dense = missing <= 0
+
+    def lines(self) -> Iterable[_Saved]:
+        """All that were kept, at the end of the file."""
+        self._search()
+        return self._kept
 
 
 class Scanner:
@@ -234,22 +444,51 @@ class Scanner:
 
     def __init__(self, literals: Iterable[bytes], engine: Callable[[Sequence[bytes]], Matcher] = matcher) -> None:
         self.literals = tuple(sorted(set(literals)))
+        self._engine = engine
         self._match = engine(self.literals)
-        self._overlap = max(map(len, self.literals), default=1) - 1
+        self._lengths = tuple(map(len, self.literals))
+        self._overlap = max(self._lengths, default=1) - 1
+        self._count = _LineEnds()
+        self._parts: dict[tuple[frozenset[int], bool], Matcher] = {}
+        self._sets: dict[tuple[int, ...], frozenset[bytes]] = {}
+        self._lock = threading.Lock()
 
-    def lines(self, path: str, stream: BinaryIO) -> Iterator[Line]:
+    def _part(self, numbers: frozenset[int], *, rest: bool = False) -> Matcher:
+        """A matcher for these literals, or for all but these. It gives their numbers in `literals`."""
+        found = self._parts.get((numbers, rest))
+        if found is None:
+            with self._lock:
+                order = [i for i in range(len(self.literals)) if (i in numbers) != rest]
+                match = self._engine([self.literals[i] for i in order])
+                found = self._parts[numbers, rest] = lambda region: [(order[i], e) for i, e in match(region)]
+        return found
+
+    def _hits(self, numbers: tuple[int, ...]) -> frozenset[bytes]:
+        found = self._sets.get(numbers)
+        if found is None:
+            if len(self._sets) > 4096:
+                self._sets.clear()
+            found = self._sets[numbers] = frozenset(self.literals[i] for i in numbers)
+        return found
+
+    def lines(self, path: str, stream: BinaryIO, often: Often | None = None) -> Iterator[Line]:
         """Every line of `stream` that holds a literal, in order. Reads to the end; `stream` need not be seekable.
 
-        A yielded Line is good until the next one is asked for.
+        A yielded Line is good until the next one is asked for. With `often`, lines that hold only its literals are
+        given up to its `first`; the `last` ones of those behind come after all other lines, detached.
         """
         window = Window(path)
         buffer, view = window.buffer, memoryview(window.buffer)
         readinto = getattr(stream, "readinto", None)
+        count, lengths = self._count, self._lengths
+        common = frozenset(i for i, x in enumerate(self.literals) if often and x in often.literals)
+        tail: _Tail | None = None
+        early = 0  # lines with nothing but `often` literals
         have = done = 0  # valid bytes; bytes whose hits have been worked on
         ignore = 0  # hits that end at or before this were seen by the region before
-        number, counted = 1, 0  # number of the line that holds the byte at `counted`
+        number = 1  # of the line that holds the byte at `done`
         ended = False
-        while True:
+        while not ended or done < have:
             while have < len(buffer) and not ended:
                 if readinto is not None:
                     got = readinto(view[have:])
@@ -264,36 +503,42 @@ class Scanner:
                 limit = have
             else:
                 limit = have - NEIGHBOURS
-                cut = max(buffer.rfind(b"\n", done, limit), buffer.rfind(b"\r", done, limit)) + 1
+                cut = buffer.rfind(b"\n", done, limit)
+                cut = max(cut, buffer.rfind(b"\r", max(cut, done), limit)) + 1
                 limit = cut or limit
             begin = max(done - self._overlap, 0) if ignore else done
-            pending: tuple[int, int] | None = None
-            hits: list[int] = []
-            for literal, stop in self._match(view[begin:limit]):
-                at = begin + stop
-                if at <= ignore:
-                    continue
-                if pending is not None and pending[0] <= at - len(self.literals[literal]) and at <= pending[1]:
-                    hits.append(literal)
-                    continue
-                if pending is not None:
-                    number += _newlines(buffer, counted, pending[0])
-                    counted = pending[0]
-                    yield Line(window, number, *pending, frozenset(self.literals[i] for i in hits))
-                pending, hits = window.bounds(at - 1), [literal]
-            if pending is not None:
-                number += _newlines(buffer, counted, pending[0])
-                counted = pending[0]
-                yield Line(window, number, *pending, frozenset(self.literals[i] for i in hits))
-            if ended:
-                return
-            whole = buffer[limit - 1] in b"\r\n"
-            ignore = 0 if whole else limit
-            done = limit
-            keep = max(0, done - NEIGHBOURS)
-            if keep > counted:
-                number += _newlines(buffer, counted, keep)
-                counted = keep
-            view[: have - keep] = view[keep:have]
-            have, done, counted = have - keep, done - keep, counted - keep
-            ignore = max(0, ignore - keep)
+            dense = tail is not None and tail.dense
+            match = self._part(common, rest=True) if dense else self._match
+            hits = match(view[begin:limit])
+            if ignore:
+                hits = [x for x in hits if begin + x[1] > ignore]
+            counted = done
+            others: list[int] = []
+            late: list[_Span] = []
+            for start, end, ids in _spans(window, hits, lengths, begin):
+                if dense:
+                    ids += tuple(i for i, _ in self._part(common)(view[start:end]))
+                    others.append(start - done)
+                elif common and common.issuperset(ids):
+                    early += 1
+                    if often is not None and early > often.first:
+                        late.append((start, end, ids))
+                        continue
+                number += count(buffer, counted, start)
+                counted = max(counted, start)
+                yield Line(window, number, start, end, self._hits(ids))
+            number += count(buffer, counted, limit)
+            if tail is not None and dense:
+                tail.put(view[done:limit], number, others)
+            elif often is not None and late:
+                tail = tail or _Tail(often, self._part(common), lengths)
+                tail.add(window, late, number, limit)
+            ignore = 0 if buffer[limit - 1] in b"\r\n" else limit
+            keep = max(0, limit - NEIGHBOURS)
+            if not ended:
+                view[: have - keep] = view[keep:have]
+                have, done, ignore = have - keep, limit - keep, max(0, ignore - keep)
+            else:
+                done = limit
+        for number, raw, ids in tail.lines() if tail is not None else ():
+            yield _alone(path, window.state, number, raw, self._hits(ids))

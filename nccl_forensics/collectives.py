@@ -480,6 +480,7 @@ def _job(dumps: dict[int, Dump], expected_world: int | None, problems: list[Prob
     world = _world(dumps, expected_world)
     done = {rank: _done(dump) for rank, dump in dumps.items()}
     last_row = {rank: dump.count - 1 for rank, dump in dumps.items()}
+    posting = {rank for rank, dump in dumps.items() if np.any(dump.flags & P2P)}
     keys, names = _keys(dumps)
     job = _Job(dumps, done, {}, world, problems)
     for key, where in keys.items():
@@ -488,7 +489,9 @@ def _job(dumps: dict[int, Dump], expected_world: int | None, problems: list[Prob
         ranks = key[0] or (world if _is_default(key) else tuple(sorted(where)))
         rest = [x for x in ranks if x not in where and x in dumps]
         p2p = any(
-            bool(np.any(dumps[rank].flags[np.isin(dumps[rank].group, infos)] & P2P)) for rank, infos in where.items()
+            bool(np.any(dumps[rank].flags[np.isin(dumps[rank].group, infos)] & P2P))
+            for rank, infos in where.items()
+            if rank in posting
         )
         members = {rank: _member(dumps[rank], rank, infos, done[rank], p2p) for rank, infos in where.items()}
         for rank in rest:
@@ -786,6 +789,30 @@ class _Parting:
     own: tuple[str, ...]
 
 
+def _words(member: _Member, since: int, numbers: dict[Any, int]) -> dict[int, int]:
+    """What the member called from number `since` on, and from where, as numbers; equal calls have equal ones."""
+    dump = member.dump
+    signatures = [x.signature for x in dump.calls]
+    twins = [x.backend == "c10d" for x in dump.calls]
+    start = int(np.searchsorted(member.all_seqs, since))
+    rows = member.all_rows[start:]
+    entries: dict[int, list[tuple[int, int]]] = {}
+    listed = (member.all_seqs[start:].tolist(), dump.call[rows].tolist(), dump.stack[rows].tolist())
+    for seq, call, stack in zip(*listed, strict=True):
+        entries.setdefault(seq, []).append((call, stack))
+    known: dict[tuple[tuple[int, int], ...], int] = {}
+    words = {}
+    for seq, several in entries.items():
+        key = tuple(several)
+        if key not in known:
+            calls = [c for c, _ in several if not twins[c]] or [c for c, _ in several]
+            stack = several[-1][1]
+            word = tuple(signatures[c] for c in calls), dump.stacks[stack] if stack >= 0 else ()
+            known[key] = numbers.setdefault(word, len(numbers))
+        words[seq] = known[key]
+    return words
+
+
 def _parting(group: _Standing, rank: int, peers: Sequence[int]) -> _Parting | None:
     """Where `rank` left its peers' sequence by one call and then ran beside it, shifted; by stacks, sizes and types."""
     member = group.members[rank]
@@ -794,17 +821,17 @@ def _parting(group: _Standing, rank: int, peers: Sequence[int]) -> _Parting | No
         return None
 
     since = int(member.all_seqs[-1]) - PARTING
-
-    def word(one: _Member, seq: int) -> Any:
-        return (one.signature(seq), one.stack(seq)) if one.rows(seq) else None
-
-    reference: dict[int, Any] = {}
-    for seq in {x for one in others for x in one.seqs if x >= since}:
-        votes = Counter(w for one in others if (w := word(one, seq)) is not None)
-        top = votes.most_common(1)
-        if top and top[0][1] * 2 > sum(votes.values()):
-            reference[seq] = top[0][0]
-    own = {seq: word(member, seq) for seq in member.seqs if seq >= since}
+    numbers: dict[Any, int] = {}
+    votes: dict[int, Counter[int]] = defaultdict(Counter)
+    for one in others:
+        for seq, word in _words(one, since, numbers).items():
+            votes[seq][word] += 1
+    reference: dict[int, int] = {}
+    for seq, counted in votes.items():
+        (word, most), *_ = counted.most_common(1)
+        if most * 2 > counted.total():
+            reference[seq] = word
+    own = _words(member, since, numbers)
     both = sorted(own.keys() & reference.keys())
     first = next((seq for seq in both if own[seq] != reference[seq]), None)
     if first is None:

@@ -189,7 +189,7 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
             draft.borrowed += shown
         elif on_host and not (late & on_host) and late <= placed and draft.cause not in SPEAKS_FOR_ALL:
             draft.bonus += weight("other_rank") / 2
-        elif draft in lost_gpus and len(lost_gpus) == 1 and len(draft.gpus) == len(late) and not on_host:
+        elif draft in lost_gpus and len(lost_gpus) == 1 and len(draft.gpus) == len(late) and not late & placed:
             # Exactly as many GPUs were lost as ranks never came: the map is missing, the story is one.
             draft.ranks |= late
             draft.bonus += sure * 0.5

@@ -6,7 +6,7 @@ Its content is untrusted: only known keys are looked at, and what is not of the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -151,6 +151,7 @@ _FIELDS = (
     "is_p2p",
 )
 _get = itemgetter(*_FIELDS)
+_get_with_frames = itemgetter(*_FIELDS, "frames")
 _STATES = {"completed": COMPLETED, "started": STARTED}
 
 
@@ -231,61 +232,74 @@ def _row(entry: Mapping[Any, Any]) -> tuple[Any, ...]:
     )
 
 
-def _numbered(keys: Iterable[Any]) -> tuple[list[int], dict[Any, int]]:
-    index: dict[Any, int] = {}
-    return [index.setdefault(key, len(index)) for key in keys], index
+def _numbered(keys: Sequence[Any]) -> tuple[list[int], dict[Any, int]]:
+    """Each key's number, equal ones with one number, and the numbers of the keys."""
+    index = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return list(map(index.__getitem__, keys)), index
 
 
-def _columns(entries: list[dict[str, Any]]) -> tuple[list[Any], list[int], dict[Any, int]]:
-    """The entries' fields as columns, each entry's call as a number, and the calls. Raises where a field is amiss."""
-    columns: list[Any] = list(zip(*map(_get, entries), strict=True))
-    names, ins, outs, types_in, types_out = (columns[i] for i in (6, 8, 9, 10, 11))
-    # Every part of a key is a tuple of hashable things, so that a list in a wrong place raises TypeError.
-    # One tensor, the usual case, is flattened: hashing nested tuples is most of the work here.
+def _columns(entries: list[dict[str, Any]]) -> tuple[list[Any], list[int], dict[Any, int], Sequence[Any]]:
+    """The entries' fields as columns, each entry's call as a number, the calls, and each entry's frames.
+
+    Raises where a field is amiss. One pass over the entries, which are too many for the processor's caches.
+    """
+    get = _get_with_frames if "frames" in entries[0] and "frames" in entries[-1] else _get
+    columns: list[Any] = list(zip(*map(get, entries), strict=True))
+    frames = columns[18] if len(columns) > 18 else [x.get("frames") for x in entries]
+    names, ins, outs, states = (columns[i] for i in (6, 8, 9, 12))
+    types = [[x[0] if len(x) == 1 else "\n".join(x) for x in columns[i]] for i in (10, 11)]
+    # Sums, joins and `fromiter` raise TypeError for what is not plain: a tuple of tuples of tuples … is small and
+    # takes for ever to hash or to turn into an array.
+    if {*map(type, names), *map(type, states), *map(type, types[0]), *map(type, types[1])} != {str}:
+        raise TypeError("a name is not text")
     keys = [
-        (
-            n,
-            tuple(i[0]) if len(i) == 1 else tuple(map(tuple, i)),
-            tuple(o[0]) if len(o) == 1 else tuple(map(tuple, o)),
-            ti[0] if len(ti) == 1 else tuple(ti),
-            to[0] if len(to) == 1 else tuple(to),
-        )
-        for n, i, o, ti, to in zip(names, ins, outs, types_in, types_out, strict=True)
+        (n, ti, to, len(i[0]), sum(sizes := i[0] + o[0]), *sizes)
+        if len(i) == 1 and len(o) == 1
+        else (n, ti, to, sum(map(sum, i)) + sum(map(sum, o)), tuple(map(tuple, i)), tuple(map(tuple, o)))
+        for n, ti, to, i, o in zip(names, *types, ins, outs, strict=True)
     ]
-    number: list[Any] = [columns[i] for i in (0, 1, 3, 4, 5, 7, 16)]
-    number += [[x or 0 for x in columns[i]] for i in (13, 14)]
-    arrays = [np.array(x, dtype=np.int64) for x in number]
-    if any(a.ndim != 1 for a in arrays):
-        raise ValueError("a field with several values")
+    count = len(entries)
+    arrays = [np.fromiter(columns[i], np.int64, count) for i in (0, 1, 3, 4, 5, 7, 16)]
+    arrays += [np.fromiter([x or 0 for x in columns[i]], np.int64, count) for i in (13, 14)]
     code = _STATES.get
-    flags = np.array([code(s, 0) for s in columns[12]], dtype=np.uint8)
+    flags = np.array([code(s, 0) for s in states], dtype=np.uint8)
     flags |= np.array([x is True for x in columns[15]], dtype=np.uint8) * np.uint8(RETIRED)
     flags |= np.array([x is True for x in columns[17]], dtype=np.uint8) * np.uint8(P2P)
-    return [*arrays, flags, columns[2]], *_numbered(keys)
+    return [*arrays, flags, columns[2]], *_numbered(keys), frames
 
 
-def _nested(sizes: Any) -> Any:
-    return (sizes,) if sizes and type(sizes[0]) is int else sizes
-
-
-def _listed(types: Any) -> Any:
-    return (types,) if type(types) is str else types
+def _stacks(frames: Sequence[Any]) -> tuple[NDArray[np.int32], tuple[tuple[str, ...], ...]]:
+    """Each entry's stack as a number (-1: none), and the stacks. What many entries share is one object."""
+    lists = {id(x): x for x in frames}
+    if len(lists) == 1 and not next(iter(lists.values())):
+        return np.full(len(frames), -1, dtype=np.int32), ((),)
+    parts = {key: tuple(map(id, x)) if type(x) is list else () for key, x in lists.items()}
+    first = {part: lists[key] for key, part in reversed(parts.items())}
+    index = {part: number for number, part in enumerate(dict.fromkeys(parts.values()))}
+    stacks = tuple(_stack(first[part]) if part else () for part in index)
+    number = {key: index[part] if stacks[index[part]] else -1 for key, part in parts.items()}
+    return np.array([number[id(x)] for x in frames], dtype=np.int32), stacks
 
 
 def _call(key: tuple[Any, ...]) -> Call:
-    name, ins, outs, types_in, types_out = key
+    name, types_in, types_out, number, *sizes = key
+    if sizes and type(sizes[-1]) is tuple:
+        ins, outs = sizes
+    else:  # one tensor in and one out, flattened: the length of the first, a sum, the sizes of both
+        ins, outs = (sizes[1 : 1 + number],), (sizes[1 + number :],)
     found = _NAME.match(_text(name))
     if found is None:
         return Call("", "unknown")
     backend, op, a, _, b = found.groups()
+    types = (*_texts(types_in.split("\n")), "|", *_texts(types_out.split("\n"))) if types_in or types_out else ()
     return Call(
         (backend or "").lower(),
         op.lower(),
         int(b) if b and b != "?" else None,
         int(a) if a and a != "?" else None,
-        _sizes(_nested(ins)),
-        _sizes(_nested(outs)),
-        (*_texts(_listed(types_in)), "|", *_texts(_listed(types_out))) if types_in or types_out else (),
+        _sizes(ins),
+        _sizes(outs),
+        tuple(x for x in types if x),
     )
 
 
@@ -322,21 +336,15 @@ def dump_of(
     try:
         if not entries:
             raise ValueError
-        columns, call, call_index = _columns(entries)
+        columns, call, call_index, frames = _columns(entries)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
         rows = [_row(x) for x in entries]
         names = [dict(zip(_FIELDS, row, strict=True)) for row in rows]
         nothing: list[Any] = [np.zeros(0, np.int64)] * 9 + [np.zeros(0, np.uint8), []]
-        columns, call, call_index = _columns(names) if names else (nothing, [], {})
+        columns, call, call_index, _ = _columns(names) if names else (nothing, [], {}, [])
+        frames = [x.get("frames") for x in entries]
     record, local, seq, p2p_seq, op_id, created, timeout, started, completed, flags, pairs = columns
-    frames = [x if type(x) is list else () for x in (e.get("frames") for e in entries)]
-    stack, stack_index = _numbered(tuple(map(id, x)) for x in frames)  # a frame in many entries is one dict
-    firsts: dict[int, Any] = {}
-    for number, frame in zip(stack, frames, strict=True):
-        firsts.setdefault(number, frame)
-    stacks = tuple(_stack(firsts[i]) for i in range(len(stack_index)))
-    stack_column = np.array(stack, dtype=np.int32)
-    stack_column[np.array([not stacks[i] for i in stack], dtype=bool)] = -1
+    stack, stacks = _stacks(frames)
     groups, group, (has_status, all_named, idle), others = _groups(head, local, pairs, problems, path)
     calls = tuple(map(_call, call_index))
     rank, rank_from = _whose(groups, group, call, calls, others, name_rank, problems, path)
@@ -361,7 +369,7 @@ def dump_of(
         op_id=op_id,
         record_id=record,
         call=np.array(call, dtype=np.int32),
-        stack=stack_column,
+        stack=stack,
         created_ns=created,
         started_ns=started,
         completed_ns=completed,

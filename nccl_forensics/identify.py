@@ -364,6 +364,7 @@ def _same_node(ranks: dict[int, Place], everyone: set[int]) -> None:
     steps = sorted(starts)
     length = min((b - a for a, b in pairwise(steps)), default=0)
     if length < 1 or any(start % length for start in starts) or any(loc >= length for loc in locals_.values()):
+        _between(ranks, placed, everyone)
         return
     blocks: dict[int, set[str]] = defaultdict(set)
     for rank, place in placed.items():
@@ -376,6 +377,24 @@ def _same_node(ranks: dict[int, Place], everyone: set[int]) -> None:
         if rank // length in blocks:
             host = names[next(iter(blocks[rank // length]))]
             ranks[rank] = replace(ranks.get(rank, Place()), host=host, local_rank=rank % length)
+
+
+def _between(ranks: dict[int, Place], placed: Mapping[int, Place], everyone: set[int]) -> None:
+    """Give a rank between two ranks of one host that host, where no two hosts' ranks overlap."""
+    spans: dict[str, tuple[int, int]] = {}
+    names: dict[str, str] = {}
+    for rank, place in placed.items():
+        host = short(place.host or "")
+        low, high = spans.get(host, (rank, rank))
+        spans[host] = (min(low, rank), max(high, rank))
+        names[host] = place.host or ""
+    ordered = sorted(spans.values())
+    if any(a[1] >= b[0] for a, b in pairwise(ordered)):
+        return
+    for rank in everyone - set(placed):
+        for host, (low, high) in spans.items():
+            if low < rank < high:
+                ranks[rank] = replace(ranks.get(rank, Place()), host=names[host])
 
 
 def _place(chosen: Mapping[str, object], gpus: Mapping[str | None, tuple[Gpu, ...]]) -> Place:

@@ -121,7 +121,7 @@ def waiting_ranks(events: Iterable[Event]) -> tuple[int, ...]:
         rank = reporter(event)
         if rank is None:
             continue
-        if event.kind in ("watchdog-timeout", "pg-blocking", "gloo-wait") and rank not in failed:
+        if event.kind in ("watchdog-timeout", "pg-blocking", "gloo-wait", "store-wait") and rank not in failed:
             waited.add(rank)
         elif event.role == "cause":
             failed.add(rank)

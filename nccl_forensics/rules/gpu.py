@@ -330,7 +330,7 @@ def _not_lost(case: Case, burst: Burst, host: str | None) -> Iterator[Finding]:
                 f"a program on GPU {pci}{where} made an illegal access (Xid {number(program[0], 'xid')}"
                 + (f", {words.listing(sorted(names)[:2])}" if names else "")
                 + ")",
-                weight("xid_application") - (4.0 if desktop and case.job else 0.0),
+                weight("xid_application") - (4.0 if desktop and (case.job or case.has_job_log) else 0.0),
                 program[:3],
                 host,
                 gpus,

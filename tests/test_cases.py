@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
+from judging import SURE, judged
 
 from nccl_forensics import catalog, document, pipeline
 from nccl_forensics.clocks import parse_zone
-from nccl_forensics.identify import normal_pci
 from nccl_forensics.model import InputError
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "cases"
 ASIDE = frozenset({"expected.json", "run.json", "README.md", "check.py", "LICENSE-NOTE.txt"})
 """What was not sent by the customer."""
-SURE = 0.8
 FROM_DUMPS_ALONE = frozenset({"rank_not_arrived", "process_missing", "rank_busy"})
 """What dumps can say of a rank whose log, which is not given, has the reason."""
 
@@ -104,75 +102,7 @@ def doc_of(run: Run) -> dict[str, Any]:
     return made
 
 
-# --- the judge --------------------------------------------------------------------------------------------------------
-
-
-def _amiss(incident: Mapping[str, Any], expect: Mapping[str, Any], causes: set[str] | None) -> list[str]:
-    verdict, wrong = incident["verdict"], []
-    beside = {c["cause"] for c in incident.get("contributing", [])} if expect.get("contributing_ok") else set()
-    if causes is not None and verdict["cause"] not in causes and not beside & causes:
-        wrong.append(f"cause {verdict['cause']}")
-    if expect.get("ranks") is not None and sorted(verdict["culprit_ranks"]) != sorted(expect["ranks"]):
-        wrong.append(f"ranks {verdict['culprit_ranks']}, not {expect['ranks']}")
-    if expect.get("host") and expect["host"] not in verdict["culprit_hosts"]:
-        wrong.append(f"hosts {verdict['culprit_hosts']} without {expect['host']}")
-    gpus = {normal_pci(g["pci"]) for g in verdict["culprit_gpus"]}
-    if lost := {normal_pci(g) for g in expect.get("gpus") or ()} - gpus:
-        wrong.append(f"GPUs {sorted(map(str, lost))} are not named")
-    if expect.get("seq") is not None and (incident["collective"] or {}).get("seq") != expect["seq"]:
-        wrong.append(f"collective {(incident['collective'] or {}).get('seq')}, not {expect['seq']}")
-    if lacking := set(expect.get("reporting_ranks") or ()) - set(verdict["reporting_ranks"]):
-        wrong.append(f"{sorted(lacking)} are not among the reporters")
-    if blamed := set(expect.get("must_not_blame") or ()) & set(verdict["culprit_ranks"]):
-        wrong.append(f"blames {sorted(blamed)}")
-    return wrong
-
-
-def _seconds_apart(a: str, b: str) -> float:
-    one, other = (datetime.fromisoformat(x.replace("Z", "+00:00")) for x in (a, b))
-    return abs((one - other) / timedelta(seconds=1))
-
-
-def _lost_xids(doc: Mapping[str, Any], expect: Mapping[str, Any]) -> list[str]:
-    def is_it(have: Mapping[str, Any], want: Mapping[str, Any]) -> bool:
-        if have["fields"].get("xid") != want["xid"] or normal_pci(have["gpu_pci"]) != normal_pci(want.get("pci")):
-            return False
-        if not want.get("time") or have["time"] is None:
-            return True
-        return _seconds_apart(have["time"], want["time"]) <= 1.0 + (have["time_uncertainty_s"] or 0)
-
-    seen = [e for e in doc["events"] if e["kind"] == "xid"]
-    return [
-        f"Xid {w['xid']} of {w.get('pci')} is not on the timeline"
-        for w in expect.get("xids", ())
-        if not any(is_it(have, w) for have in seen)
-    ]
-
-
-def judged(doc: Mapping[str, Any], expect: Mapping[str, Any], causes: set[str] | None) -> tuple[list[str], list[str]]:
-    """(what is amiss, what is confidently wrong)."""
-    incidents = doc["incidents"]
-    top = max((i["verdict"] for i in incidents), key=lambda v: v["confidence"], default=None)
-    sure = top is not None and top["confidence"] >= SURE
-    lost = _lost_xids(doc, expect)
-    if top is None:
-        nothing_to_find = expect.get("incident") is False or expect.get("open")
-        return lost + ([] if nothing_to_find else ["no incident"]), []
-    named = f"{top['cause']} {top['culprit_ranks']} at {top['confidence']}"
-    if expect.get("incident") is False:
-        return [f"false alarm: {named}"], [named] if sure else []
-    if expect.get("open"):
-        return lost + ([named] if sure else []), [named] if sure else []
-    best = min((_amiss(i, expect, causes) for i in incidents), key=len)
-    wrong = []
-    if sure and causes is not None and top["cause"] not in causes and not expect.get("contributing_ok"):
-        wrong.append(named)
-    if sure and expect.get("ranks") is not None and set(top["culprit_ranks"]) - set(expect["ranks"]):
-        wrong.append(named)
-    if sure and expect.get("ranks") is None and causes is None and top["culprit_ranks"]:
-        wrong.append(named)
-        best = [*best, named]
-    return best + lost, wrong
+# --- the judge judged -------------------------------------------------------------------------------------------------
 
 
 def _doc(cause: str = "gpu_off_bus", ranks: Iterable[int] = (3,), confidence: float = 0.9) -> dict[str, Any]:

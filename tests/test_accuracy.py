@@ -1,0 +1,36 @@
+"""The small form of benchmarks/accuracy.py: a few dozen simulated incidents, so that a rule that spoils others is seen."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+from accuracy import Outcome, run, tables
+
+SEEDS = range(5000, 5036)
+
+
+@cache
+def outcomes() -> tuple[Outcome, ...]:
+    return tuple(run(seed) for seed in SEEDS)
+
+
+def test_nearly_all_are_right_and_no_victim_is_blamed() -> None:
+    found = outcomes()
+    amiss = [f"{seed}: {o.cause}: {o.amiss}" for seed, o in zip(SEEDS, found, strict=True) if not o.named_right]
+    assert len(amiss) <= 4, amiss
+    assert not [o for o in found if o.blamed]
+    assert sum(o.sure_and_wrong for o in found) <= 2, amiss
+
+
+def test_nothing_is_named_where_nothing_can_be_told() -> None:
+    for outcome in outcomes():
+        if outcome.cause in ("healthy", "hopeless"):
+            assert not outcome.sure_and_wrong, outcome
+
+
+def test_the_tables_count_every_incident() -> None:
+    assert f"| **all** | {len(SEEDS)} |" in "\n".join(tables(outcomes()))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nccl_forensics import scan
+from nccl_forensics import pipeline, scan
+from nccl_forensics.pipeline import Parsed
 from nccl_forensics.plugins import parsers
 from nccl_forensics.scan import (
     LONGEST,
@@ -278,3 +282,244 @@ def test_the_literals_of_all_parsers(engine: Engine) -> None:
     literals = sorted(parsers().by_literal)
     text = b"\n".join(b"".join(literals[n : n + 7]) for n in range(0, len(literals), 3))
     assert rows(engine, text, literals) == model(text, literals)
+
+
+# --- lines of progress, which can be all lines of a file --------------------------------------------------------------
+
+OFTEN = (b"step ", b"loss", b"it/s")
+ALL = (*LITERALS, *OFTEN)
+
+
+def plain_model(text: bytes, first: int, last: int) -> list[Row]:
+    """All lines with another literal and the first ones of progress, in order; behind them its last ones."""
+    whole = model(text, ALL)
+    pulses = [x for x in whole if x[2] <= set(OFTEN)]
+    early, late = pulses[:first], pulses[first:]
+    return [x for x in whole if not x[2] <= set(OFTEN) or x in early] + late[max(0, len(late) - last) :]
+
+
+def pulse_rows(engine: Engine, text: bytes, first: int, last: int) -> list[Row]:
+    scanner = Scanner(ALL, engine)
+    often = scan.Often(frozenset(OFTEN), first, last)
+    return [(x.number, x.raw, x.hits) for x in scanner.lines("f", io.BytesIO(text), often)]
+
+
+def numbered(*parts: tuple[bytes, int]) -> bytes:
+    """`times` lines of each kind, no two alike: %d is their number."""
+    lines = [line for line, times in parts for _ in range(times)]
+    return b"".join(line % n for n, line in enumerate(lines))
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regions of 512 bytes, pieces of 64, four regions that wait."""
+    monkeypatch.setattr(scan, "NEIGHBOURS", 64)
+    monkeypatch.setattr(scan, "REGION", 512)
+    monkeypatch.setattr(scan, "PIECE", 64)
+    monkeypatch.setattr(scan, "BACKLOG", 4)
+    monkeypatch.setattr(scan.Window.__init__, "__defaults__", (64 + 512 + 64,))
+
+
+PULSE, QUIET, HIT, BOTH = b"step %d\n", b"word %d\n", b"NVRM: Xid (%d\n", b"Xid (%d at 3 it/s\n"
+LOGS = {
+    "nothing but progress": ((PULSE, 900),),
+    "progress, then silence": ((PULSE, 900), (QUIET, 900)),
+    "progress, then other things": ((PULSE, 500), (HIT, 700)),
+    "silence, then progress": ((QUIET, 400), (PULSE, 900)),
+    "dense, sparse, dense": ((PULSE, 400), (QUIET, 300), (PULSE, 3), (QUIET, 300), (PULSE, 400)),
+    "a last one, far behind": ((PULSE, 400), (QUIET, 900), (PULSE, 1), (QUIET, 900)),
+    "redrawn": ((b"\r%d it/s", 900), (b"\nloss %d\n", 3)),
+    "lines with both": ((PULSE, 300), (BOTH, 5), (PULSE, 300), (BOTH, 200), (PULSE, 5)),
+    "crlf": ((b"loss %d\r\n", 700), (b"Xid (%d\r\n", 9), (b"loss %d\r\n", 7)),
+}
+
+
+@engines
+@pytest.mark.parametrize("log", LOGS)
+@pytest.mark.parametrize(("first", "last"), [(0, 5), (3, 20), (20, 1), (7, 0), (5000, 5)])
+def test_progress_is_given_at_both_ends(engine: Engine, log: str, first: int, last: int, short: None) -> None:
+    text = numbered(*LOGS[log])
+    assert pulse_rows(engine, text, first, last) == plain_model(text, first, last)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from([PULSE, QUIET, HIT, BOTH, b"\r%d it/s"]), st.integers(1, 150)), max_size=12),
+    st.integers(0, 9),
+    st.integers(0, 30),
+)
+def test_progress_in_random_logs(parts: list[tuple[bytes, int]], first: int, last: int) -> None:
+    text = numbered(*parts)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("NEIGHBOURS", 64), ("REGION", 512), ("PIECE", 64), ("BACKLOG", 3)):
+            patch.setattr(scan, name, value)
+        patch.setattr(scan.Window.__init__, "__defaults__", (64 + 512 + 64,))
+        assert pulse_rows(re_matcher, text, first, last) == plain_model(text, first, last)
+
+
+@engines
+def test_progress_over_real_borders(engine: Engine) -> None:
+    text = numbered((PULSE, 3000), (b"step %d" + b"." * 280 + b"\n", 12_000), (HIT, 2), (QUIET, 30_000), (PULSE, 3))
+    assert pulse_rows(engine, text, 10, 800) == plain_model(text, 10, 800)
+
+
+def test_early_progress_has_neighbours_and_late_progress_has_none(short: None) -> None:
+    text = numbered((PULSE, 300))
+    found = list(Scanner(ALL).lines("f", io.BytesIO(text), scan.Often(frozenset(OFTEN), 3, 2)))
+    assert [x.raw for x in found] == [b"step 0", b"step 1", b"step 2", b"step 298", b"step 299"]
+    assert found[-1].before(2) == []
+    assert found[-1].text == "step 299"
+
+
+# --- many literals, many bytes, many threads --------------------------------------------------------------------------
+
+
+def test_groups_of_literals_find_what_one_database_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    literals = sorted({b"lit%04d" % n for n in range(0, 900, 3)} | {b"word", b"ordi", b"lit0"})
+    text = b"\n".join(b"x lit%04d word lit0%03d ordi wordi" % (n, n) for n in range(900))
+    wanted = model(text, literals)
+    for group, grouped_bytes in ((1000, 0), (40, 1 << 30), (40, 0), (7, 5000)):
+        monkeypatch.setattr(scan, "GROUP", group)
+        monkeypatch.setattr(scan, "GROUPED_BYTES", grouped_bytes)
+        assert rows(_hyperscan, text, literals) == wanted, (group, grouped_bytes)
+
+
+def test_line_numbers_stay_when_numpy_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = b"".join(b"x" * (n % 90) + b"\n" + (b"abcd\r\n" if n % 700 == 0 else b"") for n in range(20_000))
+    wanted = rows(re_matcher, text)
+    monkeypatch.setattr(scan, "COUNTED_BYTES", 0)
+    assert rows(re_matcher, text) == wanted == model(text)
+
+
+@engines
+def test_threads_share_a_scanner(engine: Engine) -> None:
+    texts = [numbered((QUIET, 2000 + n), (HIT, 40), (PULSE, 900), (BOTH, 9)) for n in range(6)]
+    scanner = Scanner(ALL, engine)
+    often = scan.Often(frozenset(OFTEN), 5, 50)
+
+    def read(text: bytes) -> list[Row]:
+        return [(x.number, x.raw, x.hits) for x in scanner.lines("f", io.BytesIO(text), often)]
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(read, texts)) == [plain_model(x, 5, 50) for x in texts]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r", b"\n\r"])
+@pytest.mark.parametrize("length", [0, 3, 200, 600, 20_000])
+def test_evidence_shows_the_neighbours_that_a_line_has(end: bytes, length: int) -> None:
+    """The quick way to the neighbours gives what `before` and `after` give."""
+    for place in range(9):
+        pieces = [b"%d" % n + b"." * length for n in range(9)]
+        pieces[place] += b" abcd"
+        (line,) = only(end.join(pieces))
+        shown = line.evidence()
+        assert shown.before == tuple(visible(x.raw.decode())[:300] for x in reversed(line.before(scan.CONTEXT)))
+        assert shown.after == tuple(visible(x.raw.decode())[:300] for x in line.after(scan.CONTEXT))
+
+
+# --- floods: what is read of many lines that are alike, and that nothing else is lost among them ------------------------
+
+XID = "Nov 25 10:00:00 n1 kernel: [{n}.000000] NVRM: Xid (PCI:0000:c1:00): {code}, {says}\n"
+FLOOD, WORDED, LAST = 50, 5, 10
+
+
+@pytest.fixture
+def few_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "FLOOD", FLOOD)
+    monkeypatch.setattr(pipeline, "FLOOD_WORDED", WORDED)
+    monkeypatch.setattr(pipeline, "FLOOD_LAST", LAST)
+
+
+def read(*lines: str) -> Parsed:
+    (parsed,) = pipeline.read(["-"], stdin=io.BytesIO("".join(lines).encode()))
+    return parsed
+
+
+def xids(parsed: Parsed) -> list[tuple[int | None, object]]:
+    return [(e.evidence.line, e.details["xid"]) for e in parsed.events if e.kind == "xid"]
+
+
+def flood(times: int, code: int = 13, says: str = "pid=1, Graphics Exception: ESR 0x{n:x}") -> list[str]:
+    return [XID.format(n=n + 1000, code=code, says=says.format(n=n)) for n in range(times)]
+
+
+@pytest.mark.usefixtures("few_of_a_kind")
+def test_both_ends_of_a_flood_are_read_and_the_rest_is_counted() -> None:
+    parsed = read(*flood(500))
+    assert [n for n, _ in xids(parsed)] == [*range(1, FLOOD + WORDED + 1), *range(491, 501)]
+    (problem,) = parsed.problems
+    assert problem.says.startswith(f"{500 - FLOOD - WORDED - LAST} more lines with ")
+    assert "Xid (" in problem.says
+
+
+@pytest.mark.usefixtures("few_of_a_kind")
+@pytest.mark.parametrize("times", [FLOOD, FLOOD + WORDED, FLOOD + WORDED + LAST])
+def test_what_is_not_quite_a_flood_is_read_whole(times: int) -> None:
+    parsed = read(*flood(times))
+    assert [n for n, _ in xids(parsed)] == [*range(1, times + 1)]
+    assert parsed.problems == ()
+
+
+@pytest.mark.usefixtures("few_of_a_kind")
+def test_another_message_in_the_middle_of_a_flood_is_read() -> None:
+    other = XID.format(n=1250, code=48, says="pid='<unknown>', name=<unknown>, An uncorrectable double bit error")
+    parsed = read(*flood(250), other, *flood(250))
+    assert (251, 48) in xids(parsed)
+
+
+@pytest.mark.usefixtures("few_of_a_kind")
+def test_a_line_with_another_literal_in_the_middle_of_a_flood_is_read() -> None:
+    other = XID.format(n=1250, code=79, says="GPU has fallen off the bus.")
+    parsed = read(*flood(250), other, *flood(250))
+    assert (251, 79) in xids(parsed)
+
+
+@pytest.mark.usefixtures("few_of_a_kind")
+def test_lines_that_never_tell_anything_are_read_at_both_ends_only() -> None:
+    noise = [f"the words {chr(97 + n % 26) * (n // 26 + 1)} and Xid ( in prose\n" for n in range(400)]
+    told = XID.format(n=1, code=31, says="pid=1, MMU Fault")
+    parsed = read(*noise, told)
+    assert xids(parsed) == [(401, 31)]
+    assert any("more lines with 'Xid ('" in p.says for p in parsed.problems)
+
+
+@pytest.mark.usefixtures("few_of_a_kind")
+def test_a_hostile_flood_of_long_lines_waits_in_little_memory() -> None:
+    lines = [f"{'z' * 9000} Xid ( {n}\n" for n in range(FLOOD + 400)]
+    parsed = read(*lines)
+    assert xids(parsed) == []
+    (problem,) = parsed.problems
+    assert problem.says.startswith("400 more lines with 'Xid ('")
+
+
+# --- workers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_workers_give_the_same_in_the_same_order(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(12):
+        text = "".join(flood(5 * n + 1, code=13 + n)).encode()
+        name = tmp_path / f"{n:02}.log"
+        name.write_bytes(text)
+        name.with_suffix(".log.gz").write_bytes(gzip.compress(text))
+    (tmp_path / "empty.log").write_bytes(b"")
+    monkeypatch.setattr(pipeline, "SHARED_BYTES", 0)
+    told: list[str] = []
+    alone = pipeline.read([str(tmp_path)])
+    shared = pipeline.read([str(tmp_path)], workers=workers, progress=lambda path, _: told.append(path))
+    assert shared == alone
+    assert sorted(told) == sorted(p.row.path for p in alone)
+    assert len(alone) == 25
+
+
+def test_a_fault_in_one_worker_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(4):
+        (tmp_path / f"{n}.log").write_text("".join(flood(3)))
+    monkeypatch.setattr(pipeline, "SHARED_BYTES", 0)
+
+    def broken(*_: object) -> Parsed:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(pipeline, "read_source", broken)
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        pipeline.read([str(tmp_path)], workers=2)

@@ -417,7 +417,7 @@ def test_evidence_shows_the_neighbours_that_a_line_has(end: bytes, length: int) 
         assert shown.after == tuple(visible(x.raw.decode())[:300] for x in line.after(scan.CONTEXT))
 
 
-# --- floods: what is read of many lines that are alike, and that nothing else is lost among them ------------------------
+# --- floods: what is read of many lines that are alike, and that nothing else is lost among them ---------------------
 
 XID = "Nov 25 10:00:00 n1 kernel: [{n}.000000] NVRM: Xid (PCI:0000:c1:00): {code}, {says}\n"
 FLOOD, WORDED, LAST = 50, 5, 10

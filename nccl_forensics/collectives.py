@@ -975,15 +975,46 @@ def _judged(job: _Job, group: _Standing, seq: int, most: Sequence[int], rest: Se
         if later and peer.signature(seq) == member.signature(seq + 1):
             says = f"{plain} What the others called comes next there: {_ranks(rest)} made one call more."
             return _Mismatch(group, tuple(rest), "collective_skipped", says, detail, weight)
-    if own[-1].kind == "barrier" and theirs[-1].kind != "barrier":
-        if member.stack(seq):
-            says = f"{plain} {_ranks(rest)} had left the loop in which the others still are.".replace(
-                ". rank", ". Rank"
+    if _is_barrier(own[-1]) and not _is_barrier(theirs[-1]):
+        if all(_left(job, group, x, seq) for x in rest) and _short_of(job, group, who, seq, most) > 1:
+            says = (
+                f"{plain} {_ranks(rest).capitalize()} had never called that before and called nothing after it: "
+                f"{'they' if len(rest) > 1 else 'it'} had left the loop in which the others still are."
             )
+            return _Mismatch(group, tuple(rest), "uneven_inputs", says, detail, weight - 0.5)
+        if own[-1].kind == "barrier" and member.stack(seq):
+            says = f"{plain} {_ranks(rest).capitalize()} had left the loop in which the others still are."
             return _Mismatch(group, tuple(rest), "uneven_inputs", says, detail, weight - 1)
-        says = f"{plain} {_ranks(rest).capitalize()} reached a barrier with fewer calls than the others have made."
-        return _Mismatch(group, tuple(rest), "collective_skipped", says, detail, weight - 1)
+        if own[-1].kind == "barrier":
+            says = f"{plain} {_ranks(rest).capitalize()} reached a barrier with fewer calls than the others have made."
+            return _Mismatch(group, tuple(rest), "collective_skipped", says, detail, weight - 1)
     return _Mismatch(group, tuple(rest), "collective_mismatch", plain, detail, weight)
+
+
+def _is_barrier(call: Call) -> bool:
+    """A barrier, also as torch before 2.8 and all of NCCL carry it out: an all_reduce of a single byte or number."""
+    return "barrier" in call.kind or (
+        call.kind == "allreduce"
+        and call.sizes_in == ((1,),)
+        and {"Byte", "Int"} >= {x for x in call.dtypes if x != "|"}
+    )
+
+
+def _left(job: _Job, group: _Standing, rank: int, seq: int) -> bool:
+    """The rank's call at `seq` is its newest of all, and in its whole history the only one of its kind."""
+    dump, row = job.dumps[rank], group.members[rank].row(seq)
+    if row is None or dump.partial or int(dump.call[row + 1 :].size) > 0:
+        return False
+    kind = dump.calls[dump.call[row]]
+    alike = [i for i, x in enumerate(dump.calls) if (x.kind, x.signature) == (kind.kind, kind.signature)]
+    places = dump.group == dump.group[row]
+    return int(np.count_nonzero(np.isin(dump.call, alike) & places)) == len(group.members[rank].rows(seq))
+
+
+def _short_of(job: _Job, group: _Standing, rank: int, seq: int, peers: Sequence[int]) -> int:
+    """How many of its peers' calls from `seq` on the rank has not made; one may have been left out by mistake."""
+    here = max((sum(x >= seq for x in group.members[peer].seqs[-8:]) for peer in peers), default=0)
+    return here + sum(rank in x.missing for x in job.stuck if x is not group)
 
 
 def _shifted(group: _Standing, ranks: Sequence[int], parting: _Parting) -> str:
@@ -1164,6 +1195,7 @@ class _Verdict:
     # The order is that of how much a finding explains: a wrong call makes everybody wait, also those that never arrive.
 
     def _mismatched(self, found: Sequence[_Mismatch]) -> None:
+        job = self.job
         named: dict[tuple[int, ...], _Mismatch] = {}
         for one in self._by_program([x.group for x in found]):
             mismatch = next(x for x in found if x.group is one)
@@ -1173,6 +1205,9 @@ class _Verdict:
             assert seq is not None
             peers = [x for x in mismatch.group.arrived if x not in mismatch.ranks]
             witnesses = _witnesses(mismatch.group, seq, [*mismatch.ranks[:2], *peers[:2]])
+            if mismatch.cause == "uneven_inputs":  # what it left undone first may be in a smaller group
+                undone = [x for x in job.stuck if set(mismatch.ranks) & set(x.missing)]
+                self.top += self._by_program(undone)
             self.top.append(mismatch.group)
             self._add(
                 mismatch.ranks,

@@ -150,8 +150,6 @@ _FIELDS = (
     "timeout_ms",
     "is_p2p",
 )
-_get = itemgetter(*_FIELDS)
-_get_with_frames = itemgetter(*_FIELDS, "frames")
 _STATES = {"completed": COMPLETED, "started": STARTED}
 
 
@@ -243,7 +241,10 @@ def _columns(entries: list[dict[str, Any]]) -> tuple[list[Any], list[int], dict[
 
     Raises where a field is amiss. One pass over the entries, which are too many for the processor's caches.
     """
-    get = _get_with_frames if "frames" in entries[0] and "frames" in entries[-1] else _get
+    fields = (*_FIELDS, "frames") if "frames" in entries[0] and "frames" in entries[-1] else _FIELDS
+    # Entries share their keys: the very objects are found three times faster than equal strings.
+    own = dict(zip(entries[0], entries[0], strict=True))
+    get = itemgetter(*(own.get(x, x) for x in fields))
     columns: list[Any] = list(zip(*map(get, entries), strict=True))
     frames = columns[18] if len(columns) > 18 else [x.get("frames") for x in entries]
     names, ins, outs, states = (columns[i] for i in (6, 8, 9, 12))

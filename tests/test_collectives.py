@@ -660,6 +660,59 @@ def test_an_order_that_always_worked_is_no_deadlock() -> None:
     assert all(x.cause != "deadlock" for x in made.suspects)
 
 
+FINISH = Op("all_reduce", "0", 1, "Byte", line=99)
+"""The barrier behind the loop."""
+
+
+@pytest.mark.parametrize("stacks", [True, False])
+def test_who_ran_out_of_data_has_left_the_loop(stacks: bool) -> None:
+    job = ddp(4)
+    job.stacks = stacks
+    for rank in range(4):
+        job.programs[rank] += [FINISH, "sync"]
+    job.programs[2] = [*job.programs[2][:-6], FINISH, "sync"]  # one step fewer
+    made = collectives.reconstruct(job.run(200))
+    assert verdict(made) == ((2,), "uneven_inputs")
+    assert made.groups[0].seq == 22
+    assert "had left the loop" in made.suspects[0].says
+
+
+def test_who_left_the_loop_of_several_groups() -> None:
+    """What it left undone first is in its tensor parallel group, the barrier in that of all."""
+    job = mesh(2, 4)
+    for rank in range(8):
+        job.programs[rank] += [FINISH, "sync"]
+    job.programs[5] = [*job.programs[5][:-8], FINISH, "sync"]
+    made = collectives.reconstruct(job.run(200))
+    assert verdict(made) == ((5,), "uneven_inputs")
+    assert made.groups[0].description == "mesh_tp"
+    assert made.groups[0].missing == (5,)
+
+
+def test_a_barrier_of_every_step_is_not_the_end_of_the_loop() -> None:
+    """Near miss: the rank left out two calls, and comes to the barrier that all steps have."""
+    job = ddp(4)
+    body = [*job.programs[0][:3], FINISH, "sync"]
+    job.programs = [body * 8 for _ in range(4)]
+    job.programs[2] = [*body * 5, body[0], *body[3:], *body * 2]
+    made = collectives.reconstruct(job.run(200))
+    assert verdict(made)[0] == (2,)
+    assert verdict(made)[1] in ("collective_skipped", "collective_mismatch")
+
+
+def test_one_call_short_at_the_last_barrier_is_a_call_left_out() -> None:
+    """Near miss: whose peers wait in the very last call before the barrier."""
+    job = ddp(4)
+    for rank in range(4):
+        job.programs[rank] += [FINISH, "sync"]
+    job.programs[1] = [*job.programs[1][:-4], FINISH, "sync"]
+    for rank in (0, 2, 3):
+        job.programs[rank][-3:-3] = ["sync"]
+    made = collectives.reconstruct(job.run(200))
+    assert verdict(made)[0] == (1,)
+    assert verdict(made)[1] in ("collective_skipped", "collective_mismatch")
+
+
 def test_extra_healthy_groups_change_nothing() -> None:
     job, guilty = made_job("hang", "mesh2x4", 1)
     before = verdict(collectives.reconstruct(job.run(400)))

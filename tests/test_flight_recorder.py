@@ -15,7 +15,7 @@ import pytest
 from nccl_forensics.parsers import flight_recorder as parser
 
 from nccl_forensics import unpickle
-from nccl_forensics.dumps import Dump
+from nccl_forensics.dumps import Dump, dump_of
 from nccl_forensics.model import Problem
 
 SHARED = Path(__file__).parents[2] / "shared" / "cases"
@@ -302,3 +302,23 @@ def test_checks_without_a_memory_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(unpickle.Refused):
             unpickle.loads(BOMBS[name])
     assert unpickle.loads(pickle.dumps(content(), 4)) == content()
+
+
+@pytest.mark.parametrize("field", ["profiling_name", "state", "input_sizes", "output_dtypes", "op_id", "process_group"])
+def test_a_small_tower_of_tuples_costs_nothing(field: str) -> None:
+    """Forty instructions that stand for 2^40 values: what hashes or flattens them never ends."""
+    tower: Any = ("x",)
+    for _ in range(40):
+        tower = (tower, tower)
+    entry = {
+        "record_id": 0, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": 1, "p2p_seq_id": 0,
+        "op_id": 1, "profiling_name": "nccl:all_reduce", "time_created_ns": 10**18, "input_sizes": [[4]],
+        "output_sizes": [[4]], "input_dtypes": ["Float"], "output_dtypes": ["Float"], "state": "scheduled",
+        "time_discovered_started_ns": None, "time_discovered_completed_ns": None, "retired": False,
+        "timeout_ms": 600_000, "is_p2p": False,
+    }  # fmt: skip
+    listed = {"input_sizes": [tower], "output_dtypes": [tower]}
+    entries = [{**entry, field: listed.get(field, tower)}, entry]
+    dump, _ = dump_of({"version": "2.10", "entries": entries}, path="d", form="pickle", name_rank=3)
+    assert (dump.rank, dump.count) == (3, 2)
+    assert dump.calls[dump.call[1]].op == "all_reduce"

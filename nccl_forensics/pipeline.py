@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import stat
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -267,18 +269,31 @@ def read(
     for a path that isn't there.
     """
     known = parsers()
-    scanner = Scanner(known.by_literal)
     limits = limits or Limits()
     if workers > 1:
         pile = list(files(paths, limits=limits))
-        if 1 < len(pile) <= limits.members and sum(f.size or 0 for f in pile) >= SHARED_BYTES:
-            return _shared(pile, known, scanner, stdin, limits, progress, workers)
+        size = sum(f.size or 0 for f in pile)
+        if 1 < len(pile) <= limits.members and size >= SHARED_BYTES:
+            return _shared(
+                pile, known, Scanner(known.by_literal, expected_bytes=size), stdin, limits, progress, workers
+            )
+    scanner = Scanner(known.by_literal, expected_bytes=_size(paths))
     found = []
     for source in collect(paths, stdin=stdin, limits=limits):
         found.append(read_source(source, known, scanner))
         if progress is not None:
             progress(source.path, found[-1].row.bytes)
     return found
+
+
+def _size(paths: Sequence[str]) -> int:
+    """Bytes on disk of those that are files."""
+    size = 0
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError):
+            status = Path(path).stat()
+            size += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return size
 
 
 def _shared(

@@ -14,6 +14,7 @@ size. Threads may scan different files with one Scanner. docs/performance.md has
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from collections import deque
@@ -261,17 +262,19 @@ def _database(literals: Sequence[tuple[int, bytes]]) -> Callable[[memoryview], l
     return scan
 
 
-def hyperscan_matcher(literals: Sequence[bytes]) -> Matcher | None:
+def hyperscan_matcher(literals: Sequence[bytes], *, expected_bytes: int = 0) -> Matcher | None:
     """Vectorscan's literal engine; None where the package has no wheel.
 
-    Many literals are compiled in groups, which is quick, and once more all in one when a lot has been scanned.
+    Many literals are compiled in groups, which is quick, and once more all in one when a lot has been scanned, or at
+    once where a lot is `expected_bytes`.
     """
     try:
         import hyperscan  # noqa: F401
     except ImportError:
         return None
     numbered = list(enumerate(literals))
-    groups = [_database(numbered[at : at + GROUP]) for at in range(0, len(numbered), GROUP)]
+    size = len(numbered) if expected_bytes > GROUPED_BYTES else GROUP
+    groups = [_database(numbered[at : at + size]) for at in range(0, len(numbered), size or 1)]
     if len(groups) < 2:
         return groups[0] if groups else lambda region: ()
     lock, scanned_bytes = threading.Lock(), 0
@@ -313,16 +316,16 @@ def re_matcher(literals: Sequence[bytes]) -> Matcher:
     return match
 
 
-def matcher(literals: Sequence[bytes]) -> Matcher:
+def matcher(literals: Sequence[bytes], *, expected_bytes: int = 0) -> Matcher:
     """The fastest engine that is installed."""
-    return hyperscan_matcher(literals) or re_matcher(literals)
+    return hyperscan_matcher(literals, expected_bytes=expected_bytes) or re_matcher(literals)
 
 
 class _LineEnds:
     """Counts '\\n'."""
 
-    def __init__(self) -> None:
-        self._seen_bytes = 0
+    def __init__(self, expected_bytes: int) -> None:
+        self._seen_bytes = COUNTED_BYTES if expected_bytes > 2 * COUNTED_BYTES else 0
         self._numpy: Any = None
 
     def __call__(self, buffer: bytearray, start: int, end: int) -> int:
@@ -442,15 +445,26 @@ class _Tail:
 
 
 class Scanner:
-    """A set of literals, compiled once, and the scan of one file after another."""
+    """A set of literals, compiled once, and the scan of one file after another.
 
-    def __init__(self, literals: Iterable[bytes], engine: Callable[[Sequence[bytes]], Matcher] = matcher) -> None:
+    `expected_bytes`: as far as is known at the start; a lot makes a slower start, and a faster scan, worth while.
+    """
+
+    def __init__(
+        self,
+        literals: Iterable[bytes],
+        engine: Callable[[Sequence[bytes]], Matcher] | None = None,
+        *,
+        expected_bytes: int = 0,
+    ) -> None:
         self.literals = tuple(sorted(set(literals)))
+        if engine is None:
+            engine = functools.partial(matcher, expected_bytes=expected_bytes)
         self._engine = engine
         self._match = engine(self.literals)
         self._lengths = tuple(map(len, self.literals))
         self._overlap = max(self._lengths, default=1) - 1
-        self._count = _LineEnds()
+        self._count = _LineEnds(expected_bytes)
         self._parts: dict[tuple[frozenset[int], bool], Matcher] = {}
         self._sets: dict[tuple[int, ...], frozenset[bytes]] = {}
         self._lock = threading.Lock()

@@ -992,7 +992,7 @@ def _judged(job: _Job, group: _Standing, seq: int, most: Sequence[int], rest: Se
 
 
 def _is_barrier(call: Call) -> bool:
-    """A barrier, also as torch before 2.8 and all of NCCL carry it out: an all_reduce of a single byte or number."""
+    """A barrier, also where the all_reduce of one byte or number that carries it out is recorded instead."""
     return "barrier" in call.kind or (
         call.kind == "allreduce"
         and call.sizes_in == ((1,),)

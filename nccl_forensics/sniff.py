@@ -22,6 +22,51 @@ _BY_CONTENT: tuple[tuple[str, re.Pattern[bytes]], ...] = (
         ),
     ),
     ("scheduler", re.compile(rb"(?m)^(?:srun|slurmstepd|sbatch|pdsh@\S+): ")),
+    (
+        "nvidia-smi",
+        re.compile(
+            rb"(?m)^(?:# ?)?[\w.]{2,40},[^\n]{0,2000}?\b(?:temperature\.gpu|pci\.bus_id|clocks_\w{5,8}_reasons)\b"
+            rb"|^# ?gpu +pwr"
+        ),
+    ),
+    ("dcgm-diagnostic", re.compile(rb"(?m)^\| Diagnostic {3,}\| Result")),
+    ("dcgm-exporter", re.compile(rb"(?m)^(?:# (?:HELP|TYPE) )?DCGM_FI_\w{4,60}[ {]")),
+    ("gpu-burn", re.compile(rb"(?m)^Burning for \d+ sec|^\d[\d.]{0,6}%  proc'd: ")),
+    ("nccl-tests", re.compile(rb"(?m)^# nThread \d+ nGpus \d|^# Avg bus bandwidth")),
+    ("gpu-topology", re.compile(rb"(?m)^\s+(?:\x1b\[4m)?GPU0\s.{0,2000}CPU Affinity")),
+    (
+        "bmc",
+        re.compile(
+            rb"(?m)^[^|\n]{2,40}\| [^|\n]{1,20}\| (?:degrees C|RPM|Volts|discrete) {0,4}\|"
+            rb"|^[^|\n]{2,40}\| (?:\d+ degrees C|[0-9a-f]{2}h) {1,12}\| (?:ok|ns|cr|nr|nc)\b"
+            rb"|^ {0,4}[0-9a-f]{1,4} \| \d\d/\d\d/\d{2,4} \| \d\d:\d\d:\d\d"
+        ),
+    ),
+    (
+        "network-ports",
+        re.compile(
+            rb"(?m)^CA '[\w.-]+'|^Infiniband device '|^hca_id:\s|^\w+ port \d+ ==> |^link \w+/\d+ (?:\S+ ){0,8}state "
+            rb"|^Operational Info|^NIC statistics:|^Settings for [\w.@-]+:|^# Port counters: Lid"
+        ),
+    ),
+    (
+        "slurm-tables",
+        re.compile(
+            rb"(?m)^JobI[Dd](?:Raw)?(?: +\w+){2,30} *$|^JobI[Dd](?:Raw)?\||^JobId=\d|^NodeName=\S"
+            rb"|^REASON +USER +TIMESTAMP"
+        ),
+    ),
+    (
+        "kubernetes",
+        re.compile(
+            rb"(?m)^Name: {4,}\S+$(?=[\s\S]{1,3000}^(?:Node|Namespace|Roles|Conditions|Containers):)"
+            rb"|^NAME +STATUS +ROLES +AGE|^(?:NAMESPACE +)?LAST SEEN +TYPE +REASON"
+        ),
+    ),
+    (
+        "file-systems",
+        re.compile(rb"(?m)^Filesystem\s.{10,200}Mounted on|^\S+ on /\S* type \w+ \(r[ow][,)]|^Disk quotas for "),
+    ),
     ("kernel", re.compile(rb"(?m)^(?:\xef\xbb\xbf)?(?:<\d+>|\w+ *:\w+ *: )?\[ *\d+\.\d{6}\]")),
     (
         "kernel",

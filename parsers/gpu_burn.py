@@ -1,0 +1,63 @@
+"""gpu-burn: a stress test that compares each GPU's results with its first ones.
+
+Written by gpu_burn (github.com/wilicc/gpu-burn). Time: none that counts. GPUs are numbered in CUDA's order; their UUIDs
+stand at the top. A GPU is FAULTY if it computed wrong results or its process died. Examples:
+
+100.0%  proc'd: 810 (52047 Gflop/s) - -1 (0 Gflop/s)   errors: 0 - -1  (DIED!)  temps: 71 C - 45 C
+Tested 2 GPUs:
+        GPU 1: FAULTY
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from nccl_forensics.model import Detail, Event
+from nccl_forensics.plugins import parser
+from nccl_forensics.scan import Line
+
+from .gpu_inventory import SMI_LIST
+
+TESTED = re.compile(r"^Tested (?P<number>\d{1,3}) GPUs:\s*$")
+RESULT = re.compile(r"^\s+GPU (?P<index>\d{1,3}): (?P<result>OK|FAULTY)\s*$")
+MOST_GPUS = 128
+
+
+@parser(title="gpu-burn", literals=[" GPUs:", "(UUID: GPU-"])
+def gpu_burn(line: Line) -> Iterator[Event]:
+    """All of them FAULTY is the run's fault (no memory left, wrong binary), not the cards'."""
+    uuids: dict[int, str] = line.window.state.setdefault("gpu_burn.uuids", {})
+    if listed := SMI_LIST.match(line.text):
+        if len(uuids) < MOST_GPUS:
+            uuids[int(listed["index"])] = listed["uuid"]
+        return
+    found = TESTED.match(line.text)
+    if found is None:
+        return
+    results = []
+    for row in line.after(MOST_GPUS):
+        one = RESULT.match(row.text)
+        if one is None:
+            break
+        results.append((row, int(one["index"]), one["result"]))
+    faulty = [(row, index) for row, index, result in results if result == "FAULTY"]
+    of_the_run = len(faulty) == len(results) and len(results) > 1
+    for row, index in faulty:
+        details: dict[str, Detail] = {"index": index}
+        if index in uuids:
+            details["uuid"] = uuids[index]
+        yield row.event(
+            "gpu-burn-faulty",
+            role="context" if of_the_run else "cause",
+            severity="warning" if of_the_run else "error",
+            cause=None if of_the_run else "gpu_other",
+            details=details,
+            pid=None,
+        )
+    yield line.event(
+        "gpu-burn",
+        role="context",
+        details={"tested": int(found["number"]), "faulty": tuple(index for _, index in faulty)},
+        pid=None,
+    )

@@ -1,0 +1,202 @@
+"""States and counters of network ports: ibstat, ibstatus, ibv_devinfo, ibdev2netdev, rdma link, mlxlink, ethtool.
+
+Written by infiniband-diags, rdma-core, iproute2, NVIDIA's MFT and ethtool. Time: none, the moment of the call. Whether
+a port that is down matters depends on whether anybody uses it, so every state is context here; rules/evidence.py
+compares ports. Counters count from the last load of the driver. Examples:
+
+CA 'mlx5_0'
+        Port 1:
+                State: Active
+mlx5_3 port 1 ==> ibs3 (Down)
+link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev ibs0
+     link_down_events_phy: 4
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from nccl_forensics.model import Detail, Event
+from nccl_forensics.plugins import parser
+from nccl_forensics.scan import Line
+
+CA = re.compile(r"^CA '(?P<dev>[\w.-]{1,40})'\s*$")
+PORT = re.compile(r"^\s+Port (?P<port>\d{1,3}):\s*$")
+FIELD = re.compile(r"^\s+(?P<name>State|Physical state|Rate|Link layer): (?P<value>[^\n]{1,40}?)\s*$")
+IBSTATUS = re.compile(r"^Infiniband device '(?P<dev>[\w.-]{1,40})' port (?P<port>\d{1,3}) status:\s*$")
+IBSTATUS_STATE = re.compile(r"^\s+state:\s+\d{1,2}: (?P<state>\w{1,20})\s*$")
+DEVINFO = re.compile(r"^hca_id:\s+(?P<dev>[\w.-]{1,40})\s*$")
+DEVINFO_FIELD = re.compile(r"^\s+(?:port:\s+(?P<port>\d{1,3})|state:\s+PORT_(?P<state>\w{1,20}) \(\d{1,2}\))\s*$")
+DEV2NET = re.compile(
+    r"^(?P<dev>[\w.-]{1,40}) port (?P<port>\d{1,3}) ==> (?P<netdev>\S{1,32}) \((?P<state>Up|Down)\)\s*$"
+)
+RDMA = re.compile(
+    r"^link (?P<dev>[\w.-]{1,40})/(?P<port>\d{1,3}) (?:subnet_prefix \S+ |lid \d+ |sm_lid \d+ |lmc \d+ ){0,4}"
+    r"state (?P<state>\w{1,20}) physical_state (?P<physical>\w{1,20})(?: netdev (?P<netdev>\S{1,32}))?"
+)
+MLXLINK = re.compile(
+    r"^(?P<name>State|Physical state|Speed|Recommendation|Group Opcode)\s+: (?P<value>[^\n]{1,200}?)\s*$"
+)
+MLXLINK_DEVICE = re.compile(r"mlxlink\b[^\n]{0,80}? -d ?(?P<dev>[\w.:/-]{1,40})")
+ETHTOOL = re.compile(r"^Settings for (?P<dev>[\w.@-]{1,32}):\s*$")
+ETHTOOL_COMMAND = re.compile(r"ethtool (?:-S|--statistics) (?P<dev>[\w.@-]{1,32})")
+COUNTERS: dict[str, str] = {
+    "link_down_events_phy": "link_downs",
+    "LinkDownedCounter": "link_downs",
+    "link_downed": "link_downs",
+    "rx_crc_errors_phy": "crc_errors",
+    "rx_symbol_err_phy": "symbol_errors",
+    "SymbolErrorCounter": "symbol_errors",
+    "symbol_error": "symbol_errors",
+    "rx_pcs_symbol_err_phy": "pcs_symbol_errors",
+    "LinkErrorRecoveryCounter": "link_recoveries",
+    "link_error_recovery": "link_recoveries",
+    "PortRcvErrors": "receive_errors",
+    "port_rcv_errors": "receive_errors",
+    "rx_discards_phy": "receive_discards",
+    "tx_errors_phy": "send_errors",
+    "local_ack_timeout_err": "ack_timeouts",
+    "packet_seq_err": "sequence_errors",
+    "out_of_buffer": "out_of_buffer",
+}
+"""Counters of mlx5 (ethtool -S), perfquery and /sys/class/infiniband → our name."""
+COUNTER = re.compile(r"^\s*(?P<name>[A-Za-z_]{8,40}):[\s.]*(?P<value>\d{1,19})\s*$")
+UP = frozenset({"active", "up"})
+BLOCK = 24
+"""Lines of one port in any of these reports; a CA of ibstat has eight lines and eleven for each port."""
+
+
+def _port(line: Line, **details: Detail) -> Event:
+    """A port and its state, normalised: 'up', or what it is instead, in lower case."""
+    state = str(details["state"]).lower().removeprefix("port_")
+    known: dict[str, Detail] = {**details, "state": "up" if state in UP else state}
+    return line.event("ib-port", role="context", details={k: v for k, v in known.items() if v is not None}, pid=None)
+
+
+def _ibstat(line: Line, dev: str) -> Iterator[Event]:
+    port, at, fields = None, line, dict[str, str]()
+    for row in line.after(80):
+        text = row.text
+        if text.strip() and not text[:1].isspace():
+            break
+        if found := PORT.match(text):
+            if "State" in fields:
+                yield _of_ibstat(at, dev, port, fields)
+            port, at, fields = int(found["port"]), row, {}
+        elif field := FIELD.match(text):
+            fields[field["name"]] = field["value"]
+            if field["name"] == "State":
+                at = row
+    if "State" in fields:
+        yield _of_ibstat(at, dev, port, fields)
+
+
+def _of_ibstat(at: Line, dev: str, port: int | None, fields: dict[str, str]) -> Event:
+    rate = fields.get("Rate", "")
+    return _port(
+        at,
+        dev=dev,
+        port=port,
+        state=fields["State"],
+        physical=fields.get("Physical state"),
+        rate_gb_s=int(rate) if re.fullmatch(r"\d{1,5}", rate, re.ASCII) else None,
+        layer=fields.get("Link layer"),
+    )
+
+
+def _mlxlink(line: Line) -> Iterator[Event]:
+    dev = None
+    for before in line.before(12):
+        if named := MLXLINK_DEVICE.search(before.text):
+            dev = named["dev"]
+            break
+    fields: dict[str, str] = {}
+    at = line
+    for row in line.after(60):
+        if found := MLXLINK.match(row.text):
+            fields.setdefault(found["name"], found["value"])
+            at = row if found["name"] == "State" else at
+        elif row.text.startswith("Operational Info"):
+            break
+    if "State" in fields:
+        says = fields.get("Recommendation")
+        yield _port(
+            at,
+            dev=dev,
+            state=fields["State"],
+            physical=fields.get("Physical state"),
+            recommendation=says if says and not says.startswith("No issue") else None,
+        )
+
+
+@parser(
+    title="Network ports: state",
+    literals=[
+        "CA '",
+        "Infiniband device '",
+        "hca_id:",
+        " ==> ",
+        "physical_state ",
+        "Operational Info",
+        "Settings for ",
+    ],
+)
+def network_ports(line: Line) -> Iterator[Event]:
+    text = line.text
+    if found := CA.match(text):
+        yield from _ibstat(line, found["dev"])
+    elif found := DEV2NET.match(text):
+        yield _port(line, dev=found["dev"], port=int(found["port"]), state=found["state"], netdev=found["netdev"])
+    elif found := RDMA.match(text):
+        port = int(found["port"])
+        yield _port(
+            line, dev=found["dev"], port=port, state=found["state"], physical=found["physical"], netdev=found["netdev"]
+        )
+    elif found := IBSTATUS.match(text):
+        for row in line.after(BLOCK):
+            if state := IBSTATUS_STATE.match(row.text):
+                yield _port(row, dev=found["dev"], port=int(found["port"]), state=state["state"])
+                break
+            if IBSTATUS.match(row.text):
+                break
+    elif found := DEVINFO.match(text):
+        port = None
+        for row in line.after(BLOCK * 3):
+            if DEVINFO.match(row.text):
+                break
+            if field := DEVINFO_FIELD.match(row.text):
+                port = int(field["port"]) if field["port"] else port
+                if field["state"]:
+                    yield _port(row, dev=found["dev"], port=port, state=field["state"])
+    elif text.startswith("Operational Info"):
+        yield from _mlxlink(line)
+    elif found := ETHTOOL.match(text):
+        for row in line.after(60):
+            if ETHTOOL.match(row.text):
+                break
+            if linked := re.match(r"^\s+Link detected: (yes|no)\b", row.text):
+                yield _port(row, dev=found["dev"], netdev=found["dev"], state="up" if linked[1] == "yes" else "down")
+                break
+
+
+@parser(title="Network ports: counters", literals=[f"{name}:" for name in COUNTERS])
+def network_counters(line: Line) -> Iterator[Event]:
+    """One counter that is not 0. The device stands in the command before, or in the file's name."""
+    found = COUNTER.match(line.text)
+    ours = COUNTERS.get(found["name"]) if found else None
+    if found is None or ours is None or int(found["value"]) == 0:
+        return
+    dev = None
+    for before in line.before(400):
+        if named := ETHTOOL_COMMAND.search(before.text):
+            dev = named["dev"]
+            break
+    if dev is None and (
+        in_name := re.search(r"(?:ethtool|stat)[\w.-]{0,20}?[_.-]((?:ib|en|eth|mlx|bond)\w{1,20})", line.path)
+    ):
+        dev = in_name[1]
+    details: dict[str, Detail] = {"counter": ours, "value": int(found["value"]), "dev": dev}
+    yield line.event(
+        "nic-counter", role="context", details={k: v for k, v in details.items() if v is not None}, pid=None
+    )

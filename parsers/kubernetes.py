@@ -1,0 +1,129 @@
+"""kubectl: describe pod, describe node, get nodes, get events. (Words like OOMKilled alone are in schedulers.py.)
+
+Written by kubectl. Time: RFC 1123 with a zone in `describe` (Wed, 25 Nov 2026 10:21:33 +0000); events only have ages.
+Examples:
+
+    Last State:     Terminated
+      Reason:       OOMKilled
+      Finished:     Wed, 25 Nov 2026 10:21:33 +0000
+  Ready   Unknown   Wed, 25 Nov 2026 10:20:41 +0000   Wed, 25 Nov 2026 10:21:33 +0000   NodeStatusUnknown   Kubelet …
+gpu-node-3   NotReady   <none>   41d   v1.29.4
+12m   Warning   NodeNotReady   pod/train-worker-3   Node is not ready
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from nccl_forensics.model import Detail, Event, Role, Severity, Stamp
+from nccl_forensics.plugins import parser
+from nccl_forensics.scan import Line
+from nccl_forensics.stamps import month, wall, zone
+
+TERMINATED = re.compile(r"^\s{2,}(?P<which>State|Last State):\s+Terminated\s*$")
+FIELD = re.compile(
+    r"^\s{4,}(?P<name>Reason|Exit Code|Started|Finished|Message|Signal):\s+(?P<value>\S[^\n]{0,300}?)\s*$"
+)
+POD = re.compile(r"^Name:\s+(?P<name>[a-z0-9.-]{1,253})\s*$")
+NODE = re.compile(r"^Node:\s+(?P<name>[\w.-]{1,253})(?:/[\w.:]{3,60})?\s*$")
+RFC1123 = r"[A-Z][a-z]{2}, \d{2} [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [+-]\d{4}"
+MOMENT = re.compile(r"[A-Z][a-z]{2}, (\d{2}) ([A-Z][a-z]{2}) (\d{4}) (\d\d):(\d\d):(\d\d) ([+-]\d{4})")
+CONDITION = re.compile(
+    rf"^\s+Ready\s+(?P<status>Unknown|False)\s+{RFC1123}\s+(?P<when>{RFC1123})\s+(?P<reason>\w{{3,60}})\s+(?P<says>[^\n]{{0,200}}?)\s*$"
+)
+GET_NODE = re.compile(
+    r"^(?P<name>[a-z0-9][a-z0-9.-]{0,252})\s+NotReady(?:,\w{1,40}){0,3}\s+\S{1,200}\s+\d{1,6}[smhdy]\w{0,8}\s+v\d"
+)
+EVENT = re.compile(
+    r"^(?:\S{1,60}\s+)?(?P<age>(?:\d{1,6}[smhd]){1,3})\s+(?:Warning|Normal)\s+NodeNotReady\s+(?P<kind>pod|node)/(?P<name>[\w.-]{1,253})"
+)
+IN_DESCRIBE = re.compile(r"^\s+(?:Warning|Normal)\s+NodeNotReady\s+(?:\d{1,6}[smhd]){1,3}\s")
+BACK = 160
+"""Lines of a pod's description before its containers' states."""
+
+
+def _moment(written: str | None) -> Stamp | None:
+    found = MOMENT.match(written) if written else None
+    number = month(found[2]) if found else None
+    if found is None or number is None:
+        return None
+    return wall(found[3], number, found[1], found[4], found[5], found[6], zone_s=zone(found[7]))
+
+
+def _whose(line: Line) -> tuple[str | None, str | None]:
+    """(pod, node) of the description that the line stands in."""
+    pod = node = None
+    for before in line.before(BACK):
+        if node is None and (found := NODE.match(before.text)):
+            node = found["name"]
+        elif found := POD.match(before.text):
+            pod = found["name"]
+            break
+    return pod, node
+
+
+@parser(title="kubectl describe pod: an ended container", literals=[" Terminated"])
+def pod_ended(line: Line) -> Iterator[Event]:
+    found = TERMINATED.match(line.text)
+    if found is None:
+        return
+    fields: dict[str, str] = {}
+    for row in line.after(8):
+        field = FIELD.match(row.text)
+        if field is None:
+            break
+        fields.setdefault(field["name"], field["value"])
+    reason, code = fields.get("Reason"), fields.get("Exit Code", "")
+    exit_code = int(code) if re.fullmatch(r"\d{1,3}", code, re.ASCII) else None
+    if reason is None:
+        return
+    pod, node = _whose(line)
+    role: Role = "context"
+    severity: Severity = "info"
+    cause = None
+    if reason == "OOMKilled":
+        role, severity, cause = "cause", "critical", "host_oom_kill"
+    elif exit_code in (137, 139, 135):
+        role, severity, cause = "symptom", "error", "process_signal"
+    details: dict[str, Detail] = {"pod": pod, "node": node, "reason": reason, "exit_code": exit_code}
+    yield line.event(
+        "k8s-pod-ended",
+        role=role,
+        severity=severity,
+        cause=cause,
+        host=node or line.host,
+        stamp=_moment(fields.get("Finished")),
+        details={k: v for k, v in details.items() if v is not None},
+        pid=None,
+    )
+
+
+@parser(title="kubectl: a node that is not ready", literals=["NotReady", "NodeStatusUnknown", "KubeletNotReady"])
+def node_not_ready(line: Line) -> Iterator[Event]:
+    text = line.text
+    name: str | None = None
+    pod: str | None = None
+    stamp, says = None, None
+    if found := CONDITION.match(text):
+        name = next((m["name"] for before in line.before(BACK) if (m := POD.match(before.text))), None)
+        stamp, says = _moment(found["when"]), found["says"]
+    elif found := GET_NODE.match(text):
+        name = found["name"]
+    elif found := EVENT.match(text):
+        name, pod = (found["name"], None) if found["kind"] == "node" else (None, found["name"])
+    elif IN_DESCRIBE.match(text):
+        pod, name = _whose(line)
+    else:
+        return
+    details: dict[str, Detail] = {"node": name, "pod": pod, "says": says}
+    yield line.event(
+        "k8s-node-not-ready",
+        role="symptom",
+        severity="error",
+        cause="node_lost",
+        host=name or line.host,
+        stamp=stamp,
+        details={k: v for k, v in details.items() if v is not None},
+        pid=None,
+    )

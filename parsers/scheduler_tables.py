@@ -1,0 +1,206 @@
+"""What Slurm remembers: sacct, scontrol show job, scontrol show node, sinfo -R.
+
+Written by Slurm's commands. Time: local, no zone, whole seconds (2026-11-25T10:21:33). States are those of the manual
+page of sacct, "JOB STATE CODES"; a `+` shows that a column was too narrow. Examples (sacct; job; node; sinfo -R):
+
+JobID           JobName      State ExitCode                 End        NodeList
+4711              train  NODE_FAIL      0:0 2026-11-25T10:21:33     node-[01-04]
+JobState=TIMEOUT Reason=TimeLimit Dependency=(null)
+Reason=Not responding [slurm@2026-11-25T10:21:33]
+Not responding       slurm     2026-11-25T10:21:33 node-03
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from nccl_forensics.model import Detail, Event, Role, Severity, Stamp
+from nccl_forensics.plugins import parser
+from nccl_forensics.scan import Line
+from nccl_forensics.stamps import iso
+
+MOST_ROWS = 400
+STATES: Mapping[str, tuple[str, str]] = {
+    "TIMEOUT": ("preempted", "time limit"),
+    "DEADLINE": ("preempted", "time limit"),
+    "PREEMPTED": ("preempted", "preempted"),
+    "CANCELLED": ("preempted", "cancelled"),
+    "REVOKED": ("preempted", "cancelled"),
+    "NODE_FAIL": ("node_lost", "node failed"),
+    "BOOT_FAIL": ("node_lost", "node failed"),
+    "OUT_OF_MEMORY": ("host_oom_kill", "out of memory"),
+}
+"""State of a job → (cause, detail)."""
+FINE = frozenset({"COMPLETED", "RUNNING", "PENDING", "FAILED", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING"})
+"""FAILED only says that the job's own exit status was not 0."""
+STATE = re.compile(r"^(?P<state>[A-Z_]{4,14})(?P<cut>\+?)(?: by (?P<uid>\d{1,10}))?$")
+NAMES = frozenset({"jobid", "jobidraw", "jobname", "state", "exitcode", "nodelist", "start", "end", "reason"})
+JOB_FIELD = re.compile(
+    r"(?P<key>JobId|JobName|JobState|Reason|EndTime|NodeList|BatchHost|ExitCode)=(?P<value>\S{1,400})"
+)
+NODE_FIELD = re.compile(r"\bState=(?P<state>[A-Z_]{2,20}(?:[*~#!%$@^+-][A-Z_+*~#!%$@^-]{0,60})?)(?=\s|$)")
+NODE_REASON = re.compile(
+    r"^\s*Reason=(?P<reason>[^\[\n]{1,200}?)(?: \[(?P<who>[^@\]\s]{1,40})@(?P<when>[\dT:-]{19})\])?\s*$"
+)
+SINFO = re.compile(r"\s(?P<when>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d) (?P<nodes>\S{1,400})\s*$")
+DOWN = re.compile(r"DOWN|\*|NOT_RESPONDING|\bFAIL")
+"""A `*` behind the state: the node does not answer (manual page of sinfo, "NODE STATE CODES")."""
+SILENT = re.compile(r"(?i)not responding|node unexpectedly rebooted|node down|duplicate jobid|low socket")
+PLAIN_NODE = re.compile(r"[\w.-]{1,255}")
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    name: str
+    uid: int | None = None
+    """Who cancelled the job."""
+    by_someone: bool = False
+    """It was cancelled by somebody. A bare CANCELLED is a step that ended with its job."""
+
+
+def _full(written: str) -> _State | None:
+    """The state in a cell; the cut-off ones are filled up."""
+    found = STATE.match(written.strip())
+    if found is None:
+        return None
+    name = found["state"]
+    if name not in STATES and name not in FINE:
+        whole = [x for x in (*STATES, *FINE) if x.startswith(name)]
+        if not found["cut"] or len(whole) != 1:
+            return None
+        name = whole[0]
+    return _State(name, int(found["uid"]) if found["uid"] else None, bool(found["uid"] or found["cut"]))
+
+
+def _time(written: str | None) -> Stamp | None:
+    found = iso(written) if written else None
+    return found[0] if found else None
+
+
+def _node(nodes: str | None) -> str | None:
+    """The one node of a list; None if there are several, or none."""
+    return nodes if nodes and PLAIN_NODE.fullmatch(nodes) and nodes not in ("None", "(null)", "None assigned") else None
+
+
+def _job(line: Line, job: str, state: _State, fields: Mapping[str, str | None]) -> Event:
+    cause, what = STATES.get(state.name, (None, state.name.lower()))
+    role: Role = "cause" if cause and (state.name != "CANCELLED" or state.by_someone) else "context"
+    severity: Severity = "error" if role == "cause" else "info"
+    details: dict[str, Detail] = {"job": job.split(".")[0], "step": job.partition(".")[2] or None}
+    details |= {
+        "state": state.name,
+        "uid": state.uid,
+        "nodes": fields.get("nodes"),
+        "exit_code": fields.get("exit_code"),
+        "what": what,
+    }
+    return line.event(
+        "slurm-state",
+        role=role,
+        severity=severity,
+        cause=cause if role == "cause" else None,
+        details={k: v for k, v in details.items() if v not in (None, "")},
+        stamp=_time(fields.get("end")) if state.name != "RUNNING" else None,
+        host=_node(fields.get("nodes")),
+        pid=None,
+    )
+
+
+def _spans(rule: str) -> list[tuple[int, int]]:
+    return [(m.start(), m.end()) for m in re.finditer(r"-{2,200}", rule)]
+
+
+@parser(title="sacct", literals=["JobID", "JobId|"])
+def sacct(line: Line) -> Iterator[Event]:
+    """The table below its header, in columns or with `|` between them."""
+    text = line.text.rstrip()
+    rows = line.after(MOST_ROWS)
+    if "|" in text:
+        names = [x.strip().lower() for x in text.split("|")]
+        cells = [(row, [x.strip() for x in row.text.split("|")]) for row in rows]
+    else:
+        if not rows or not re.fullmatch(r"[- ]{6,2000}", rows[0].text.rstrip()):
+            return
+        spans = _spans(rows[0].text)
+        names = [text[a : max(b, a)].strip().lower() for a, b in spans]
+        cells = [(row, [row.text[a:b].strip() for a, b in spans]) for row in rows[1:]]
+    if "state" not in names or not {"jobid", "jobidraw"} & set(names):
+        return
+    for row, values in cells:
+        if len(values) < len(names) - 1 or not row.text.strip():
+            return
+        found = dict(zip(names, values, strict=False))
+        job = found.get("jobid") or found.get("jobidraw") or ""
+        state = _full(found.get("state", ""))
+        if state is None or not re.match(r"\d{1,12}", job):
+            if set(row.text.strip()) <= set("- "):
+                continue
+            return
+        if state.name in ("COMPLETED", "PENDING", "RUNNING") and "." in job:
+            continue
+        fields = {"end": found.get("end"), "nodes": found.get("nodelist"), "exit_code": found.get("exitcode")}
+        yield _job(row, job, state, fields)
+
+
+@parser(title="scontrol show job", literals=["JobState="])
+def scontrol_job(line: Line) -> Iterator[Event]:
+    fields: dict[str, str] = {}
+    for row in (*reversed(line.before(6)), line, *line.after(30)):
+        if row.number > line.number and row.text.startswith("JobId="):
+            break
+        if row.number < line.number and row.text.startswith("JobId="):
+            fields.clear()
+        for found in JOB_FIELD.finditer(row.text[:1000]):
+            fields.setdefault(found["key"], found["value"])
+    state = _full(fields.get("JobState", ""))
+    if state is None or "JobId" not in fields:
+        return
+    state = replace(state, by_someone=True)  # a job, not a step; scontrol does not write by whom
+    known = {"end": fields.get("EndTime"), "nodes": fields.get("NodeList"), "exit_code": fields.get("ExitCode")}
+    yield _job(line, fields["JobId"], state, known)
+
+
+@parser(title="scontrol show node, sinfo -R", literals=["NodeName=", "REASON "])
+def slurm_nodes(line: Line) -> Iterator[Event]:
+    """Nodes that Slurm cannot reach or has taken out, and why."""
+    text = line.text
+    if text.startswith("NodeName="):
+        name = text[len("NodeName=") :].split(" ", 1)[0]
+        if not PLAIN_NODE.fullmatch(name):
+            return
+        state, given, at = None, None, line
+        for row in (line, *line.after(40)):
+            if row is not line and (not row.text.strip() or row.text.startswith("NodeName=")):
+                break
+            if state is None and (found := NODE_FIELD.search(row.text[:1000])):
+                state, at = found["state"], row
+            if found := NODE_REASON.match(row.text[:600]):
+                given, at = found, row
+        if state is None or not (DOWN.search(state) or "DRAIN" in state):
+            return
+        says = given["reason"].strip() if given else None
+        yield _slurm_node(at, name, state, says, given["when"] if given else None)
+    elif re.match(r"^REASON\s+USER\s+TIMESTAMP\s+NODELIST", text):
+        for row in line.after(MOST_ROWS):
+            found = SINFO.search(row.text[:600])
+            if found is None:
+                break
+            reason = row.text[: found.start()].rstrip().rpartition(" ")[0].strip()  # what is left is the user
+            yield _slurm_node(row, found["nodes"], None, reason, found["when"])
+
+
+def _slurm_node(line: Line, nodes: str, state: str | None, says: str | None, when: str | None) -> Event:
+    silent = bool(says and SILENT.search(says)) or (says is None and state is not None and "DOWN" in state)
+    details: dict[str, Detail] = {"nodes": nodes, "state": state, "reason": says}
+    return line.event(
+        "slurm-node",
+        role="symptom" if silent else "context",
+        severity="error" if silent else "warning",
+        cause="node_lost" if silent else None,
+        details={k: v for k, v in details.items() if v is not None},
+        stamp=_time(when),
+        host=_node(nodes),
+        pid=None,
+    )

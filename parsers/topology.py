@@ -1,0 +1,66 @@
+"""`nvidia-smi topo -m`: how each pair of GPUs is connected.
+
+Written by nvidia-smi. Time: none, the moment of the call. X = itself, NV# = # bonded NVLinks, PIX/PXB = PCIe switches,
+PHB = host bridge, NODE/SYS = across the CPU('s sockets). The header is underlined on a terminal. Example (two rows):
+
+        GPU0    GPU1    GPU2    GPU3    NIC0    CPU Affinity    NUMA Affinity
+GPU0     X      NV18    NV18    NV17    PIX     0-55            0
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from nccl_forensics.model import Detail, Event
+from nccl_forensics.plugins import parser
+from nccl_forensics.scan import Line
+
+LINK = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC")
+MOST_GPUS = 64
+FEWEST = 4
+"""GPUs below which no GPU is the odd one out."""
+
+
+@parser(title="nvidia-smi topo -m", literals=["CPU Affinity"])
+def gpu_topology(line: Line) -> Iterator[Event]:
+    """A GPU with fewer NVLinks than most of its like has lost some; pairs with bridges are all alike."""
+    names = line.text.split()
+    gpus = [x for x in names if re.fullmatch(r"GPU\d{1,3}", x)]
+    if len(gpus) < 2 or len(gpus) > MOST_GPUS or names[0] != "GPU0":
+        return
+    rows: dict[str, tuple[Line, list[str]]] = {}
+    for row in line.after(MOST_GPUS + 32):
+        fields = row.text.split()
+        if not fields or fields[0] not in gpus or len(fields) < len(gpus) + 1:
+            if rows:
+                break
+            continue
+        links = fields[1 : len(gpus) + 1]
+        if not all(LINK.fullmatch(x) for x in links):
+            break
+        rows[fields[0]] = (row, links)
+    if not rows:
+        return
+    kinds = Counter(x for _, links in rows.values() for x in links if x != "X")
+    details: dict[str, Detail] = {"gpus": len(rows), "listed": len(gpus)}
+    details["links"] = tuple(f"{kind} {n // 2}" for kind, n in kinds.most_common(8))
+    yield line.event("gpu-topology", role="context", details=details, pid=None)
+    sums = {gpu: sum(int(x[2:]) for x in links if x.startswith("NV")) for gpu, (_, links) in rows.items()}
+    usual = Counter(sums.values()).most_common(1)[0][0]
+    odd = [gpu for gpu, total in sums.items() if total < usual]
+    # Whoever is connected to a GPU with lost links has lost some, too: the one with the fewest is the odd one.
+    odd = [gpu for gpu in odd if sums[gpu] == min(sums[x] for x in odd)]
+    if len(rows) < FEWEST or len(odd) != 1:
+        return
+    row, links = rows[odd[0]]
+    if usual and sums[odd[0]] < usual:
+        yield row.event(
+            "topology-odd",
+            role="symptom",
+            severity="warning",
+            cause="nvlink",
+            details={"index": int(odd[0][3:]), "links": sums[odd[0]], "usual": usual},
+            pid=None,
+        )

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nccl_forensics.model import Event
+from nccl_forensics.model import Detail, Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 
@@ -61,6 +61,11 @@ LITERALS = (
     "raining done",
     "stopped: `max_",
     "oading ",
+    "Max_MA ",
+    "CPU Virtual Memory",
+    "rss=",
+    "rss:",
+    "rss_",
 )
 
 BAR = re.compile(
@@ -72,8 +77,32 @@ STEP = re.compile(
     r"|batch)['\"]?(?:/max_steps['\"]?)?\s{0,3}[:=#]?\s{0,6}['\"\[]?\s{0,6}(?P<step>\d{1,12})"
     r"(?:\s{0,3}(?:/|of)\s{0,3}(?P<total>\d{1,12}))?\b"
 )
-EPOCH_STEP = re.compile(r"Epoch:? ?\[\d{1,6}\](?:\[| +\[) ?(?P<step>\d{1,12})/(?P<total>\d{1,12})\]")
+EPOCH_STEP = re.compile(
+    r"Epoch(?:\(\w{1,12}\))?:? {0,3}\[\d{1,6}\](?:\[| +\[) ?(?P<step>\d{1,12})/(?P<total>\d{1,12})\]"
+)
 LOSS = re.compile(r"(?i)\bloss['\"]?\s{0,2}[:= ]\s{0,3}(?P<loss>-?\d{1,12}(?:\.\d{1,12})?(?:e[+-]?\d{1,3})?|nan|inf)\b")
+GPU_MEMORY = re.compile(
+    r"(?i)(?<![\w.])(?:gpu[_ ]mem(?:ory)?|mem(?:ory)?|max[_ ]mem(?:ory)?|max[_ ]memory[_ ]allocated"
+    r"|(?:max[_ ])?allocated|MA)(?:_?(?P<named>[MG]i?B)|\((?P<in>[MG]i?B)\))?['\"]?\s{0,3}[:= ]\s{0,3}"
+    r"(?P<size>\d{1,9}(?:\.\d{1,6})?)(?!\d)\s?(?P<unit>[KMGT]i?B)?"
+)
+"""torchtitan `memory: 40.0GiB`, ms-swift `'memory(GiB)': 45.2`, DeepSpeed `MA 15.5 GB`, mmengine `memory: 12345` and
+DETR `max mem: 12345` (both MB), Megatron `memory (MB) | allocated: 1234.5`."""
+HOST_MEMORY = re.compile(
+    r"(?i)(?<![\w.])(?:(?:host|cpu)[_ ](?:rss|mem(?:ory)?)|rss|CPU Virtual Memory:\s{1,3}used)"
+    r"(?:_(?P<named>bytes|[KMG]i?B))?['\"]?\s{0,3}[:=]\s{0,3}(?P<size>\d{1,15}(?:\.\d{1,6})?)\s?(?P<unit>[KMGT]i?B)?"
+)
+STEP_TIME = re.compile(
+    r"(?i)(?:per iteration \((?P<in>ms|s)\)|\b(?:step|iter(?:ation)?|batch)[_ ]?time(?:[_ ]?\(?(?P<named>ms|s)\)?)?"
+    r"|(?<![\w.])time)['\"]?\s{0,3}[:=]\s{0,3}(?P<time>\d{1,9}(?:\.\d{1,9})?)(?![\d:.])\s?(?P<unit>ms\b|s\b)?"
+)
+"""Megatron `elapsed time per iteration (ms): 812.3`, lit-gpt `time: 6235.95ms`, mmengine and DETR `time: 0.79` (s)."""
+RATE = re.compile(r"(?<![\d.])(?P<rate>\d{1,6}(?:\.\d{1,6})?)(?P<unit>it/s|s/it)")
+SEQUENCE = re.compile(
+    r"(?i)(?<![\w.])(?:(?:max[_ ])?seq(?:uence)?[_ ]?len(?:gth)?|num[_ ]?tokens|tokens[_ ]in[_ ]batch)['\"]?"
+    r"\s{0,3}[:=]\s{0,3}(?P<length>\d{1,9})\b"
+)
+SIZES = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 SAVING = re.compile(
     r"(?i)^(?:.{0,120}?[\s|:\]])?(?:saving|writing|start(?:ing|ed)? (?:to )?sav(?:e"
     r"|ing))\b[^\n]{0,60}?(?:checkpoint|model|state|\.pth?\b|\.ckpt|\.safetensors|weights|(?P<bare>/\S{1,300}))"
@@ -139,6 +168,39 @@ def seconds(text: str) -> float:
     return float(total)
 
 
+def _bytes(found: re.Match[str] | None, unit: str | None) -> int | None:
+    """The size in bytes, its unit written behind it, in its name, or else `unit`; None if none of them tells."""
+    if found is None:
+        return None
+    named = found.groupdict()
+    told = named.get("unit") or named.get("named") or named.get("in") or unit
+    return int(float(found["size"]) * SIZES[told[0].lower()]) if told else None
+
+
+def measures(text: str) -> dict[str, Detail]:
+    """What a line of progress says of time, memory and batch; only what it says.
+
+    `step_ms`, `gpu_used_bytes` and `host_rss_bytes` (units of 1024), `sequence` (tokens), `loss_says` ('nan' or 'inf').
+    """
+    found: dict[str, Detail] = {}
+    lowered = text.lower()
+    if "mem" in lowered or "alloc" in lowered or "MA " in text:
+        bare = "G" if "(GB)" in text or "(GiB)" in text else "M"
+        found["gpu_used_bytes"] = _bytes(GPU_MEMORY.search(text), bare)
+    if "rss" in lowered or "cpu" in lowered or "host" in lowered:
+        found["host_rss_bytes"] = _bytes(HOST_MEMORY.search(text), None)
+    if "time" in lowered and (time := STEP_TIME.search(text)):
+        unit = time["unit"] or time["named"] or time["in"] or "s"
+        found["step_ms"] = float(time["time"]) * (1 if unit.lower() == "ms" else 1000)
+    elif "/" in text and (rates := RATE.findall(text)):
+        rate, unit = float(rates[-1][0]), rates[-1][1]
+        if rate > 0:
+            found["step_ms"] = round(1000 / rate if unit == "it/s" else rate * 1000, 3)
+    if ("len" in lowered or "tokens" in lowered) and (length := SEQUENCE.search(text)):
+        found["sequence"] = int(length["length"])
+    return {k: v for k, v in found.items() if v is not None}
+
+
 def _stage(words: str | None) -> str:
     lowered = (words or "").lower()
     return next((stage for part, stage in KINDS if part in lowered), "training step")
@@ -156,7 +218,9 @@ def progress(line: Line) -> Iterator[Event]:
     if bar is None and (ELSEWHERE.search(text) or ELSEWHERE.search(raw[:LONGEST])):
         return
     loss = LOSS.search(text)
-    lost = float(loss["loss"]) if loss and loss["loss"].lower() not in ("nan", "inf") else None
+    word = loss["loss"].lower() if loss else ""
+    lost = float(word) if word and word not in ("nan", "inf") else None
+    extra: dict[str, Detail] = {"loss_says": word} if word in ("nan", "inf") else {}
     if bar is not None:
         whole = bar["unit"] is None and bar["step"].isdigit()
         yield line.event(
@@ -169,6 +233,8 @@ def progress(line: Line) -> Iterator[Event]:
                 "what": _stage(text[max(0, bar.start() - 120) : bar.start()].rpartition("]")[2]),
                 "loss": lost,
                 "elapsed_s": seconds(bar["elapsed"]),
+                **extra,
+                **measures(text[max(0, bar.start() - 120) :]),
             },
         )
         return
@@ -196,7 +262,14 @@ def progress(line: Line) -> Iterator[Event]:
             )
             return
     step = EPOCH_STEP.search(text) or STEP.search(text)
-    if step or (loss and "epoch" in text.lower()) or (loss and text.lstrip().startswith("{")):
+    extra |= measures(text)
+    if (
+        step
+        or "gpu_used_bytes" in extra
+        or "host_rss_bytes" in extra
+        or (loss and "epoch" in text.lower())
+        or (loss and text.lstrip().startswith("{"))
+    ):
         total = step["total"] if step else None
         yield line.event(
             "progress",
@@ -205,7 +278,8 @@ def progress(line: Line) -> Iterator[Event]:
                 "step": int(step["step"]) if step else None,
                 "total": number(total),
                 "percent": None,
-                "what": "training step",
+                "what": "training step" if step or loss else "memory",
                 "loss": lost,
+                **extra,
             },
         )

@@ -34,6 +34,16 @@ NAMES = (
     "CUDA_LAUNCH_BLOCKING",
     "NCCL_SOCKET_IFNAME",
     "NCCL_IB_DISABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_SHM_DISABLE",
+    "NCCL_P2P_LEVEL",
+    "NCCL_NET_GDR_LEVEL",
+    "NCCL_ALGO",
+    "NCCL_PROTO",
+    "NCCL_NET",
+    "NCCL_IB_HCA",
+    "NCCL_IB_RETRY_CNT",
+    "NCCL_IB_TC",
     "NCCL_IB_GID_INDEX",
     "NCCL_IB_TIMEOUT",
     "NCCL_DEBUG",
@@ -47,6 +57,9 @@ NAMED = re.compile(
 )
 ADVICE = ("run with ", "consider ", "try set", "try to set", "enable it by ", "please ", "you can ", "you may ", "e.g.")
 """Words of messages that recommend a setting; nobody set it."""
+DEPRECATED = re.compile(
+    r"Environment variable (?P<name>NCCL_\w{1,60}) is deprecated; use (?P<new>TORCH_NCCL_\w{1,60}) instead"
+)
 TORCH = re.compile(
     r"(?:(?:[Tt]orch|TORCH)[ _](?:[Vv]ersion|VERSION)['\"]?\s{0,20}[:=]\s{0,4}['\"]?|torch==|PyTorch )"
     r"v?(?P<version>[12]\.\d{1,2}\.\d{1,2}[\w.+-]{0,40})"
@@ -68,6 +81,13 @@ def settings(line: Line) -> Iterator[Event]:
             yield line.event(
                 "setting", role="context", details={"name": found["name"], "value": found["value"].rstrip(",.:")}
             )
+
+
+@parser(title="PyTorch: a variable goes by its old name", literals=["is deprecated; use TORCH_NCCL_"])
+def deprecated_setting(line: Line) -> Iterator[Event]:
+    """Printed by torch/csrc/distributed/c10d/Utils.hpp, 2.2 and newer, when the old name is set; without its value."""
+    if found := DEPRECATED.search(near(line)):
+        yield line.event("setting", role="context", details={"name": found["name"], "value": None, "new": found["new"]})
 
 
 @parser(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from nccl_forensics import words
+from nccl_forensics.identify import same_host
 from nccl_forensics.model import Event, Finding
-from nccl_forensics.rules import Case, number, rule, text, weight
+from nccl_forensics.rules import Case, number, pulse, rule, text, weight
 from nccl_forensics.watchdogs import waiting_ranks
 
 SPECIFIC = {
@@ -23,16 +26,64 @@ SPECIFIC = {
 """Kinds that name a resource; None: the event's own `cause` tells."""
 
 
-def _where(event: Event) -> str:
+ADDRESS = re.compile(r"[\d.]{7,15}|[0-9a-f:]*:[0-9a-f:]*", re.ASCII)
+RAISED = frozenset({"python-exception", "cuda-oom", "storage-error", "cuda-error"})
+"""Kinds after which a process ends with exit code 1."""
+
+
+def rank_of(case: Case, event: Event) -> int | None:
+    """The rank that a line without one is about, if exactly one can be meant.
+
+    By the process id, where its host is known only by an address (Ray); else by the one rank that the launcher saw end
+    with exit code 1, as a process does that raised.
+    """
     if event.rank is not None:
-        return f"rank {event.rank}"
+        return event.rank
+    known = case.known.ranks
+    if event.pid is not None and event.host and ADDRESS.fullmatch(event.host):
+        holders = [r for r, p in known.items() if p.pid == event.pid]
+        if len(holders) == 1 and not any(p.host == event.host for p in known.values()):
+            return holders[0]
+    if event.kind not in RAISED:
+        return None
+    ends = [e for e in case.of("exit") if e.rank is not None and number(e, "code") == 1]
+    told = {e.rank for e in case.of("python-exception") if e.role == "cause"}
+    likely = {
+        e.rank
+        for e in ends
+        if e.rank not in told and same_host(e.host, event.host) and event.local_rank in (None, e.local_rank)
+    }
+    return likely.pop() if len(likely) == 1 else None
+
+
+def _where(event: Event, rank: int | None = None) -> str:
+    if rank is not None or event.rank is not None:
+        return f"rank {event.rank if event.rank is not None else rank}"
     if event.host:
         return f"a process on {event.host}"
     return "a process"
 
 
-def _subject(event: Event) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    return (event.rank,) if event.rank is not None else (), (event.host,) if event.host else ()
+def _subject(case: Case, event: Event) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    rank = rank_of(case, event)
+    host = event.host
+    if rank is not None and event.rank is None and (place := case.known.ranks.get(rank)) is not None and place.host:
+        host = place.host
+    return (rank,) if rank is not None else (), (host,) if host else ()
+
+
+def _memory(case: Case, event: Event, rank: int | None) -> tuple[str | None, str, tuple[Event, ...]]:
+    """(kind of shortage, words, lines that show it) of a GPU that ran out of memory."""
+    detail = text(event, "detail")
+    if detail in ("peer process", "fragmentation"):
+        return detail, "", ()
+    if rise := pulse.memory_rise(case, "gpu_used_bytes", rank):
+        return "leak", f"; its memory had only risen, {pulse.risen(*rise, 'gpu_used_bytes')}", rise
+    if long := pulse.long_batch(case, rank):
+        line, usual = long
+        tokens = number(line, "sequence") or 0
+        return "growth", f"; its last batch was {tokens:,} tokens long, usual are {usual:,.0f}", (line,)
+    return detail, "", ()
 
 
 @rule
@@ -52,9 +103,13 @@ def names_its_reason(case: Case) -> Iterator[Finding]:
             continue
         seen.add(key)
         shift, why = case.timing(event)
-        ranks, hosts = _subject(event)
+        ranks, hosts = _subject(case, event)
+        detail, short_of = text(event, "detail"), ""
+        shown: tuple[Event, ...] = ()
+        if event.kind == "cuda-oom":
+            detail, short_of, shown = _memory(case, event, ranks[0] if ranks else None)
         what = {
-            "cuda-oom": "ran out of GPU memory",
+            "cuda-oom": f"ran out of GPU memory{short_of}",
             "nccl-warn-cuda": f"could not allocate GPU memory inside NCCL ({text(event, 'error')})",
             "storage-error": f"could not write "
             f"({text(event, 'detail') or 'write failed'}{': ' + p if (p := text(event, 'path')) else ''})",
@@ -64,15 +119,15 @@ def names_its_reason(case: Case) -> Iterator[Finding]:
         }.get(event.kind, f"met a CUDA error: {text(event, 'error') or event.evidence.text[:120]}")
         yield Finding(
             cause=cause,
-            says=f"{_where(event).capitalize()} {what}" + (f" ({why})" if why else ""),
+            says=f"{_where(event, *ranks).capitalize()} {what}" + (f" ({why})" if why else ""),
             weight=weight("exception_specific" if event.role == "cause" else "exception_own") + max(shift, -4.0)
             if event.role == "cause"
             else 0.9 + shift,
             ranks=ranks,
             hosts=hosts,
             gpus=(case.known.gpu(event.host, event.gpu_pci),) if event.gpu_pci else (),
-            events=(event,),
-            detail=text(event, "detail"),
+            events=(event, *shown),
+            detail=detail,
             onset_ns=event.time_ns,
         )
 
@@ -90,11 +145,11 @@ def exceptions(case: Case) -> Iterator[Finding]:
         seen.add(key)
         cause = event.cause or "python_exception"
         shift, why = case.timing(event)
-        ranks, hosts = _subject(event)
+        ranks, hosts = _subject(case, event)
         message = text(event, "message") or ""
         yield Finding(
             cause=cause,
-            says=f"{_where(event).capitalize()} raised {text(event, 'type') or 'an exception'}: {message[:160]}"
+            says=f"{_where(event, *ranks).capitalize()} raised {text(event, 'type') or 'an exception'}: {message[:160]}"
             + (f" ({why})" if why else ""),
             weight=weight("exception_own") + (0.4 if cause != "python_exception" else 0.0) + shift,
             ranks=ranks,
@@ -139,7 +194,7 @@ def killed(case: Case) -> Iterator[Finding]:
     for event in best.values():
         code = number(event, "code")
         signal = SIGNALS.get(code if code is not None else 0, text(event, "what") or "a signal")
-        ranks, hosts = _subject(event)
+        ranks, hosts = _subject(case, event)
         penalty = weight("reported_itself") if event.rank in waited else 0.0
         noticed = case.of("watchdog-timeout")
         if noticed and _after(case, event, noticed[0]):
@@ -158,8 +213,8 @@ def killed(case: Case) -> Iterator[Finding]:
             detail=signal,
             onset_ns=event.time_ns,
         )
-        if signal == "SIGKILL" and _memory_rises(case):
-            rising = _memory_rises(case)
+        rising = pulse.memory_rise(case, "host_rss_bytes", event.rank)
+        if signal == "SIGKILL" and rising:
             yield Finding(
                 cause="host_oom_kill",
                 says=f"{_where(event).capitalize()} was killed with SIGKILL while host memory was rising: the "
@@ -168,16 +223,34 @@ def killed(case: Case) -> Iterator[Finding]:
                 weight=weight("killed_from_outside") - 0.9,
                 ranks=ranks,
                 hosts=hosts,
-                events=(event, *rising[-1:]),
+                events=(event, rising[1]),
                 inference=True,
                 onset_ns=event.time_ns,
             )
 
 
-def _memory_rises(case: Case) -> list[Event]:
-    seen = [e for e in case.of("progress") if isinstance(e.details.get("host_rss_bytes"), int)]
-    values = [int(e.details["host_rss_bytes"]) for e in seen]  # type: ignore[arg-type]
-    return seen if len(values) >= 3 and values[-1] > values[0] * 1.2 and values == sorted(values) else []
+@rule
+def worker_died(case: Case) -> Iterator[Finding]:
+    """Ray saw one worker die that had not complained of anything: every abort looks so to Ray, hence only of those."""
+    complained = set(waiting_ranks(case.events)) | {
+        e.rank for e in case.events if e.rank is not None and e.role in ("cause", "symptom") and e.kind != "exit"
+    }
+    for said in case.of("ray-died"):
+        event = replace(said, pid=number(said, "worker_pid"), host=text(said, "worker_ip") or said.host)
+        rank = rank_of(case, event)
+        if rank is None or rank in complained:
+            continue
+        complained.add(rank)
+        ranks, hosts = _subject(case, event)
+        yield Finding(
+            cause="process_signal",
+            says=f"Ray saw the process of rank {rank} (pid {event.pid}) die, without a message of its own",
+            weight=weight("killed_from_outside"),
+            ranks=ranks,
+            hosts=hosts,
+            events=(said,),
+            onset_ns=said.time_ns,
+        )
 
 
 LONG_WORK = {
@@ -283,7 +356,7 @@ def numbers_broke(case: Case) -> Iterator[Finding]:
     """NaN stops the job when the program asserts on it."""
     for event in case.of("nan")[:1]:
         if event.role == "cause":
-            ranks, hosts = _subject(event)
+            ranks, hosts = _subject(case, event)
             yield Finding(
                 cause="python_exception",
                 says=f"{_where(event).capitalize()} met NaN: {words.listing([event.evidence.text[:120]])}",

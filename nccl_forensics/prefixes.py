@@ -599,6 +599,11 @@ def _actor(text: str, peeled: Peeled, line: Line) -> str | None:
 
 _MESSAGE_KEYS = ("MESSAGE", "log", "msg", "message", "event", "textPayload", "line", "text")
 _TIME_KEYS = ("time", "timestamp", "@timestamp", "ts", "asctime", "date", "created")
+_SURE_KEYS = frozenset(("MESSAGE", "log", "msg", "message", "textPayload"))
+"""Keys that only loggers use; samples of training data have a `text` or `line` too, but neither time nor level."""
+_LOG_KEYS = frozenset(
+    (*_TIME_KEYS, "level", "levelname", "severity", "stream", "logger", "rank", "__REALTIME_TIMESTAMP")
+)
 _JSON_MESSAGE = re.compile(r'"(?:log|MESSAGE|msg|message)" ?: ?"((?:[^"\\]|\\.){1,16000})')
 _JSON_TIME = re.compile(r'"(?:time|timestamp|@timestamp|ts)" ?: ?"([^"]{10,40})"')
 
@@ -660,7 +665,7 @@ def _journal(fields: dict[str, Any], peeled: Peeled) -> None:
 def _json_fields(fields: dict[str, Any], raw: str, peeled: Peeled) -> str | None:
     """One JSON object as a log line: docker, fluent-bit, the journal, or a program's own JSON logger."""
     for key in _MESSAGE_KEYS:
-        if key in fields and (text := _message(fields[key])) is not None:
+        if key in fields and (text := _message(fields[key])) is not None and (key in _SURE_KEYS or _is_log(fields)):
             break
     else:
         if "__REALTIME_TIMESTAMP" not in fields:
@@ -687,6 +692,10 @@ def _json_fields(fields: dict[str, Any], raw: str, peeled: Peeled) -> str | None
         peeled.pod = _word(pods.get("pod_name")) or peeled.pod
         peeled.host = _word(pods.get("host")) or peeled.host
     return text.rstrip("\r\n")
+
+
+def _is_log(fields: dict[str, Any]) -> bool:
+    return not _LOG_KEYS.isdisjoint(fields)
 
 
 def _loads(text: str | bytes) -> dict[str, Any] | None:

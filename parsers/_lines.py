@@ -29,9 +29,54 @@ LONGEST = 4000
 """Characters of a line that patterns run on; no message of these formats is longer."""
 
 
+DATA = re.compile(
+    r"[{,]\s*['\"](?:text|prompt|question|answer|instruction|completion|response|conversations|document|chosen|rejected)['\"]\s*:"
+)
+"""Keys of training data that a job prints as samples; loggers do not write them. Our judgement."""
+DATA_BEGIN = re.compile(r"(?:^|\]\s?)\[?\{\s*['\"]")
+"""At the start of a line, or glued to a progress bar."""
+LOGGED = re.compile(
+    r"['\"](?:msg|message|err|error|exc|exc_info|exception|traceback|stack|stack_trace|log|event|reason|detail|details"
+    r"|output|stderr|stdout|text)['\"]\s*:\s*$",
+    re.IGNORECASE,
+)
+REPORTED = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|[Ee]rror:|[Ff]ailed|raised)")
+CLASS_BEFORE = re.compile(r"(?:[\w.]{1,120}(?:Error|Exception|Fault)\b(?:\([\w, ]{0,40}\))?: ?)$")
+
+
+def is_data(text: str) -> bool:
+    """Whether a message is a record of training data that was printed: what it tells happened to somebody else."""
+    found = DATA_BEGIN.search(text[:LONGEST])
+    return found is not None and DATA.search(text[found.start() : LONGEST]) is not None
+
+
+def is_quoted(text: str, at: int) -> bool:
+    """Whether what stands at `at` is a quotation in prose or data, rather than said by the program itself.
+
+    It is if a quotation mark stands right before it (and before the class of its exception), or a double one is open
+    there, unless the string is an argument (`RuntimeError('…')`), the value of a key that loggers write, or reported as
+    an error.
+    """
+    before = text[max(0, at - LONGEST) : at]
+    if found := CLASS_BEFORE.search(before[-200:]):
+        before = before[: len(before) - len(found[0])]
+    if before[-1:] in ("'", '"', "`") and before:
+        opened = len(before) - 1
+    elif before.count('"') % 2:
+        opened = before.rindex('"')
+    else:
+        return False
+    head = before[:opened].rstrip()
+    if not head or head.endswith(("(", "what():", "=")):
+        return False
+    return LOGGED.search(head[-60:]) is None and REPORTED.search(head) is None
+
+
 def near(line: Line) -> str:
-    """The message, or of a very long one the part around the literal that was found."""
+    """The message, or of a very long one the part around the literal that was found. Empty for printed data."""
     text = line.text
+    if "{" in text and is_data(text):
+        return ""
     if len(text) <= LONGEST:
         return text
     at = min((x for hit in line.hits if (x := text.find(hit.decode("utf-8", "replace"))) >= 0), default=0)
@@ -89,6 +134,8 @@ def whole(
     line where it begins, whose prefix says who wrote it.
     """
     text = near(line)
+    if not text:
+        return
     if len(line.raw) <= LONGEST and any(line.raw.count(x.encode()) > text.count(x) for x in literals):
         text = line.raw.decode("utf-8", "backslashreplace")  # several processes' messages in one line
     alone = False

@@ -18,7 +18,7 @@ from nccl_forensics.model import Detail, Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 
-from ._lines import cuda_cause, failure_block, near, number
+from ._lines import cuda_cause, failure_block, is_quoted, near, number
 
 SIZE = r"(?<![\d.])(\d{1,12}(?:\.\d{1,6})?) ?([KMGT]i?B|bytes|B)"
 UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -92,7 +92,7 @@ def cuda_oom(line: Line) -> Iterator[Event]:
         yield line.event(
             "cuda-oom", role="consequence", severity="warning", details={"detail": None}, **failure_block(line)
         )
-    elif REQUESTED.search(text):
+    elif (found := REQUESTED.search(text)) and not is_quoted(text, found.start()):
         details = oom_details(text)
         if details["reserved_bytes"] is None:  # wrapped by a terminal or mail program
             details = oom_details(text + "".join(x.text for x in line.after(5)))
@@ -119,7 +119,12 @@ def cuda_oom(line: Line) -> Iterator[Event]:
 def cuda_error(line: Line) -> Iterator[Event]:
     text = near(line)
     found = TEXT.search(text)
-    if not found or "watchdog thread terminated with exception" in text or "NCCL WARN" in text:
+    if (
+        not found
+        or is_quoted(text, found.start())
+        or "watchdog thread terminated with exception" in text
+        or "NCCL WARN" in text
+    ):
         return
     if found["lost"] and "Error:" not in text:
         return  # nvidia-smi's words about a lost card, not a program's: kernel.toml has them

@@ -22,7 +22,7 @@ from nccl_forensics.model import Detail, Event, Role, Severity
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 
-from ._lines import BLOCK_REACH, cuda_cause, failure_block, follows, leaders
+from ._lines import BLOCK_REACH, cuda_cause, failure_block, follows, is_data, is_quoted, leaders
 from .storage import errno_of, in_shared_memory
 
 HEADER = "Traceback (most recent call last)"
@@ -52,6 +52,8 @@ BLOCK = "traceback : " + HEADER
 GROUP = re.compile(r"Exception Group Traceback|\| +Traceback \(most")
 MARGIN = re.compile(r"^\s{0,80}(?:\| ?|\+-[-+ \d.]{0,80})")
 """What Python draws before the lines of an exception group."""
+HANDLED = re.compile(r"Exception ignored in|--- Logging error ---|(?<!NCCL )\bWARN(?:ING)?\b|(?i:\bretry)")
+"""What Python, its logging module and programs write before the traceback of an exception that stops nobody."""
 CHAINED = (
     "During handling of the above exception, another exception occurred",
     "The above exception was the direct cause of the following exception",
@@ -310,11 +312,7 @@ def _speaker(line: Line) -> dict[str, Any]:
 
 def _handled(line: Line) -> bool:
     """Was the exception caught or ignored, by the words of the line before?"""
-    return any(
-        re.search(r"Exception ignored in|\bWARN(?:ING)?\b|(?i:\bretry)", x.raw[:400].decode("utf-8", "replace"))
-        for x in line.before(1)
-        if follows(x, line)
-    )
+    return any(HANDLED.search(x.raw[:400].decode("utf-8", "replace")) for x in line.before(1) if follows(x, line))
 
 
 def event_of(raised: Raised, chain: Sequence[Raised], known: dict[str, Any]) -> Event | None:
@@ -351,6 +349,8 @@ def python_traceback(line: Line) -> Iterator[Event]:
     before = [x.text.strip(" |") for x in leaders(line, 2, 6)]
     if any(chained in text for text in before for chained in CHAINED):
         return  # told with the first of its chain
+    if is_data(line.text) or (r"\n" in _raw(line) and is_quoted(line.text, line.text.find(HEADER))):
+        return
     chain = _chain(line)
     known = _speaker(line)
     for raised in (chain[0], *chain[-1:]) if len(chain) > 1 else chain:

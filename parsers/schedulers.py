@@ -18,7 +18,7 @@ from nccl_forensics.model import Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 
-from ._lines import near, number, rank_list, wall
+from ._lines import is_quoted, near, number, rank_list, wall
 from .torchrun import exit_role, signal_name
 
 OOM = re.compile(
@@ -151,7 +151,7 @@ def kubernetes(line: Line) -> Iterator[Event]:
             cause="preempted",
             details={"pod": line.peeled.pod, "resource": found["what"]},
         )
-    elif CODE_137.search(text) and not TASK.search(text):
+    elif (code := CODE_137.search(text)) and not TASK.search(text) and not is_quoted(text, code.start()):
         yield line.event(
             "exit",
             role="symptom",

@@ -17,7 +17,7 @@ from nccl_forensics.model import Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 
-from ._lines import failure_block, near, rank_list
+from ._lines import failure_block, is_quoted, near, rank_list
 
 ERRNOS: tuple[tuple[str, int, str], ...] = (
     ("No space left on device", 28, "no space"),
@@ -30,6 +30,8 @@ ERRNOS: tuple[tuple[str, int, str], ...] = (
 )
 """Linux's errno numbers (include/uapi/asm-generic/errno-base.h, errno.h) and glibc's texts for them."""
 NUMBER = re.compile(r"\[Errno (?P<errno>\d{1,3})\]")
+PROSE = re.compile(r"\.\s+[A-Z]")
+"""The sentence ends and another begins: a text about the error, not a tool that met it."""
 RAISED = re.compile(r"(?:^|[\s|│])(?:[a-z_][\w]{0,40}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception)\b(?:\([^)]{0,40}\))?: ")
 PATH = re.compile(
     r"['\"<`](?P<quoted>/?[^'\"<>`\n]{1,400})['\">`](?:\s*$| ->|:|,|\s\()"
@@ -50,6 +52,10 @@ def errno_of(text: str) -> tuple[int, str] | None:
         if (number and int(number["errno"]) == errno) or (not number and words in text):
             return errno, "inodes" if errno == 28 and "inode" in text.lower() else detail
     return None
+
+
+def _words(errno: int) -> str:
+    return next(words for words, number, _ in ERRNOS if number == errno)
 
 
 def path_of(text: str) -> str | None:
@@ -83,6 +89,10 @@ def storage_errno(line: Line) -> Iterator[Event]:
     errno, detail = found
     if RAISED.search(text[:2000]) is None and not any(words in text for words, _, _ in ERRNOS):
         return  # a number without its words, outside an exception
+    if not NUMBER.search(text) and RAISED.search(text[:2000]) is None and PROSE.match(text.partition(_words(errno))[2]):
+        return
+    if is_quoted(text, min(i for i in (text.find("[Errno "), text.find(_words(errno)), len(text)) if i >= 0)):
+        return
     path = path_of(text)
     shm = in_shared_memory(text, path)
     raised = RAISED.search(text[:2000]) is not None

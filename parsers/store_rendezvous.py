@@ -29,6 +29,9 @@ BROKEN = re.compile(
     r"|recvBytes) failed on SocketImpl\([^)]{0,300}?remote=\[(?:::ffff:)?(?P<host>[^\]]{1,255})\]:(?P<port>\d{1,5})"
 )
 FLAG = re.compile(r"Failed to check the \\?\"should dump\\?\" flag on TCPStore")
+SIGN = re.compile(f"{FLAG.pattern}|{BROKEN.pattern}")
+FLAG_REACH = 60
+"""Lines in which the flag is read again, a second later, with a C++ stack and other ranks' lines between; judgement."""
 CLIENTS = re.compile(
     r"Timed out after (?P<waited_s>\d{1,9}) seconds waiting for clients\."
     r" (?P<joined>\d{1,7})/(?P<expected>\d{1,7}) clients joined"
@@ -65,12 +68,27 @@ def store_wait(line: Line) -> Iterator[Event]:
         )
 
 
+def _once(line: Line) -> bool:
+    """Is it the only sign of a lost store that this process shows, here and in its next lines?"""
+    seen: set[int | None] = line.window.state.setdefault("store.lost", set())
+    if line.rank in seen:
+        return False
+    seen.add(line.rank)
+    return not any(SIGN.search(x.text) and x.rank == line.rank for x in line.after(FLAG_REACH))
+
+
 @parser(title="TCPStore: its host is gone", literals=["failed on SocketImpl(", "flag on TCPStore"])
 def store_broken(line: Line) -> Iterator[Event]:
-    """Repeated each second by every process that is left."""
+    """Repeated each second by every process that is left.
+
+    A flag that could not be read once is context: at a normal end the store's host leaves a moment before the others.
+    """
     text = near(line)
     found = BROKEN.search(text)
-    if found or FLAG.search(text):
+    if not found and FLAG.search(text) and _once(line):
+        yield line.event("store-flag-unread", role="context", rank=rank_before(line, text, len(text)))
+    elif found or FLAG.search(text):
+        line.window.state.setdefault("store.lost", set()).add(line.rank)
         yield line.event(
             "store-broken",
             role="consequence",

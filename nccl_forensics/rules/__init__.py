@@ -60,6 +60,12 @@ JOB_KINDS = frozenset(
 )
 """Lines that a failing training job writes, as against a kernel."""
 
+
+def _handled(event: Event) -> bool:
+    """An exception that was caught or ignored is no failure of the job."""
+    return event.kind == "python-exception" and event.role == "context"
+
+
 DETECTED = frozenset(
     {"watchdog-timeout", "pg-async", "pg-watchdog-cuda", "pg-blocking", "pg-uniqueid", "monitored-barrier", "gloo-wait"}
     | {
@@ -111,9 +117,9 @@ class Case:
     def job(self) -> bool:
         """Does the pile hold a trace of a training job that failed?"""
         of_hosts = {r.path for r in self.rows if r.format in HOST_FORMATS}
-        return any(e.kind in JOB_KINDS and e.evidence.source not in of_hosts for e in self.events) or bool(
-            self.collectives.suspects or (self.collectives.groups and not self.collectives.healthy)
-        )
+        return any(
+            e.kind in JOB_KINDS and not _handled(e) and e.evidence.source not in of_hosts for e in self.events
+        ) or bool(self.collectives.suspects or (self.collectives.groups and not self.collectives.healthy))
 
     @cached_property
     def has_job_log(self) -> bool:

@@ -67,26 +67,25 @@ def summary(verdict: Verdict, top: Hypothesis | None, case: Case) -> str:
         rest = (
             f" {words.ranks(open_).capitalize()} cannot be excluded: nothing of them is in the files." if open_ else ""
         )
+        seen = next((f.says for h in (top,) if h for f in h.findings if f.inference and not f.ranks), "")
+        if seen:
+            what = f" {seen}" if seen.endswith(".") else f" {seen}."
         return f"These files do not say what caused it.{what}{who_waits}{rest} Collect what is listed below."
-    sure = "" if verdict.status == "identified" else "Probably: "
-    subject = who(verdict)
     when = words.moment(_onset(top)) if _onset(top) is not None else None
-    head = f"{sure}{title(verdict.cause)}"
-    if subject:
-        head += f" ({subject})"
-    if when:
-        head += f" at {when}"
-    head += "."
+    own = [f for f in top.findings if f.cause == top.cause and f.weight > 0]
+    lead = max(own, key=lambda f: f.weight).says if own else f"{title(verdict.cause)} ({who(verdict)})"
+    placed = [f for f in top.findings if f.cause != top.cause and f.cause in LOCATES and f.weight > 0]
+    second = max(placed, key=lambda f: f.weight).says if placed else ""
     if stuck and not waiting and not verdict.ranks:
         waiting = f" The job stopped in {stuck}."
-    own = [f for f in top.findings if f.cause == top.cause and f.weight > 0]
-    said = [max(own, key=lambda f: f.weight).says] if own else []
-    placed = [f for f in top.findings if f.cause != top.cause and f.cause in LOCATES and f.weight > 0]
-    if placed:
-        said.append(max(placed, key=lambda f: f.weight).says)
+    said = [f"{lead.rstrip('.')}."]
+    if second:
+        said.append(f"{second.rstrip('.')}.")
+    if second or top.cause in LOCATES:
         waiting = ""
-    why = "".join(f" {s[0].upper()}{s[1:].rstrip('.')}." for s in said)
-    return f"{head}{why}{waiting}"
+    text_ = " ".join(f"{x[0].upper()}{x[1:]}" for x in said)
+    begin = f"{when}: " if when else ""
+    return f"{begin}{text_}{waiting}" + ("" if verdict.status == "identified" else " This is likely, not proved.")
 
 
 LOCATES = frozenset({"rank_not_arrived", "process_missing", "rank_slow"})

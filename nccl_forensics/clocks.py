@@ -384,6 +384,7 @@ def _job_zones(
                         east,
                         "read so, its ranks began to wait just after the GPU was lost; otherwise hours apart",
                     )
+    found.update(_by_teardown(events, walls, zones, owners, found))
     by_owner: dict[str, set[tuple[int, str]]] = defaultdict(set)
     for source, known in found.items():
         if source in owners:
@@ -392,6 +393,43 @@ def _job_zones(
         if source not in found and len({east for east, _ in by_owner[owner]}) == 1:
             found[source] = (next(iter(by_owner[owner]))[0], "as the other job logs of this host")
     return found
+
+
+TEARDOWN = frozenset({43, 45})
+"""Xids that the driver writes when a process ends that still held the GPU."""
+TEARDOWN_S = 120
+"""Between a process's end in the kernel's log and in its launcher's: polling and flushing. Our judgement."""
+
+
+def _by_teardown(
+    events: Sequence[Event],
+    walls: Mapping[int, int],
+    zones: Mapping[str, tuple[int, str]],
+    owners: Mapping[str, str],
+    found: Mapping[str, tuple[int, str]],
+) -> dict[str, tuple[int, str]]:
+    """Zones of job logs from processes whose end stands in the kernel's log too: UTC or the host's zone, if one fits."""
+    ends: dict[str, list[int]] = defaultdict(list)
+    for event in events:
+        known = zones.get(event.evidence.source) or zones.get(f"host:{short(event.host)}" if event.host else "")
+        of_kernel = event.kind == "xid" and event.details.get("xid") in TEARDOWN
+        if of_kernel and event.host and known is not None and id(event) in walls:
+            ends[short(event.host)].append(walls[id(event)] - known[0])
+    fits: dict[str, set[int]] = defaultdict(set)
+    for event in events:
+        owner = owners.get(event.evidence.source)
+        if owner is None or event.evidence.source in found or id(event) not in walls:
+            continue
+        if event.kind not in ("exit", "pg-abort", "sigterm-sent"):
+            continue
+        for east in {0, zones.get(f"host:{owner}", (0, ""))[0]}:
+            if any(abs(walls[id(event)] - east - end) <= TEARDOWN_S * SECOND for end in ends.get(owner, ())):
+                fits[event.evidence.source].add(east)
+    return {
+        source: (next(iter(easts)), "read so, its processes end when the kernel's log says that they ended")
+        for source, easts in fits.items()
+        if len(easts) == 1
+    }
 
 
 def _zones(

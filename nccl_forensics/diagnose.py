@@ -61,6 +61,7 @@ SAME_STORY = {
     "pcie_link": frozenset({"gpu_off_bus", "psu_rail_loss"}),
     "gpu_off_bus": frozenset({"psu_rail_loss"}),
     "gpu_app_fault": frozenset({"gpu_off_bus", "gpu_memory"}),
+    "rank_busy": frozenset({"storage_stall"}),
 }
 """What the same failure also looks like: the hypothesis on the left gives way to one on the right, on one subject."""
 WORTH_CITING = 0.5
@@ -166,7 +167,12 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
     waited = set(waiting_ranks(case.events))
     placed = {r for r, p in case.known.ranks.items() if p.host}
     lost_gpus = [d for d in drafts if d.gpus and not d.ranks and d.own() > 1.5]
+    unseen = set(case.collectives.cannot_exclude)
     for draft in drafts:
+        here = {r for h in draft.hosts for r in case.known.ranks_on(h)}
+        alike = draft in lost_gpus and len(lost_gpus) == 1 and len(draft.gpus) == len(unseen)
+        if alike and not late and unseen <= here:
+            draft.ranks |= unseen  # as many GPUs were lost on that host as ranks of it left nothing
         if draft.cause in advice.LOCATES or not late:
             innocent = waited if draft.cause in advice.LOCATES else waited - late
             if draft.ranks and draft.ranks <= innocent and draft.cause not in SPEAKS_FOR_ALL and _waits(draft):
@@ -182,12 +188,17 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
                 draft.borrowed += shown
             elif draft.cause not in SPEAKS_FOR_ALL and _program(draft):
                 draft.bonus += max(weight("other_rank"), -sure - 1.0)
-        elif on_host and late <= on_host and draft.cause not in SPEAKS_FOR_ALL:
+        elif draft.cause in SPEAKS_FOR_ALL:
+            if on_host and late <= on_host and not draft.gpus:
+                draft.ranks |= late  # it may strike many, and it struck this one
+                draft.bonus += sure * 0.3
+                draft.borrowed += shown
+        elif on_host and late <= on_host:
             if not draft.gpus or len(draft.gpus) == len(late):
                 draft.ranks |= late
             draft.bonus += sure * 0.4
             draft.borrowed += shown
-        elif on_host and not (late & on_host) and late <= placed and draft.cause not in SPEAKS_FOR_ALL:
+        elif on_host and not (late & on_host) and late <= placed:
             draft.bonus += weight("other_rank") / 2
         elif draft in lost_gpus and len(lost_gpus) == 1 and len(draft.gpus) == len(late) and not late & placed:
             # Exactly as many GPUs were lost as ranks never came: the map is missing, the story is one.
@@ -342,6 +353,11 @@ def _incident(number_: int, found: Sequence[Finding], case: Case) -> Incident | 
         if h.cause in WORTH_A_TICKET and h.log_odds > 0.5 and not any(id(f) in chosen for f in h.findings)
     ) + tuple(advice.settings(case))
     waited = None
+    struck_on = {e.clock for f in (top.findings if top else ()) for e in f.events if e.time_ns == onset}
+    guessed = {c for c in (*struck_on, seen.clock if seen else None) if c in case.aligned.assumed}
+    if guessed and len(struck_on | ({seen.clock} if seen else set())) > 1:
+        detected = None if seen is not None and seen.clock in guessed else detected
+        onset = onset if not struck_on & guessed else None  # no moment in UTC from a clock whose zone is only assumed
     if detected is not None and onset is not None and detected >= onset:
         waited = (detected - onset) / SECOND
     return Incident(
@@ -413,7 +429,7 @@ def _verdict(hypotheses: Sequence[Hypothesis], case: Case, reporters: tuple[int,
         summary="",
         evidence=evidence,
         alternatives=alternatives,
-        cleared=_cleared(case, ranks, gpus, reporters),
+        cleared=_cleared(case, ranks, gpus, named_somebody=bool(ranks or hosts or gpus) or cause in NOBODYS),
         cannot_exclude=cannot,
         missing_evidence=(),
         actions=(),
@@ -452,23 +468,28 @@ def _why_not(h: Hypothesis, top: Hypothesis | None, case: Case) -> str:
         return f"the rank that never came is {words.ranks(top.ranks)}, not {words.ranks(h.ranks)}"
     if h.cause in advice.LOCATES:
         return "it says who, not why"
-    return f"less evidence ({h.log_odds:+.1f} against {top.log_odds:+.1f} in log-odds)" if top else "little evidence"
+    return "less speaks for it" if top else "little speaks for it"
 
 
+NOBODYS = frozenset({"preempted", "nccl_setup", "fabric_error", "storage_stall", "store_lost"})
+"""Causes for which no rank is to blame, so that all who waited are cleared."""
 VICTIM = "entered the collective and waited in it: whoever reports a timeout is a victim until shown otherwise"
 
 
-def _cleared(case: Case, ranks: Sequence[int], gpus: Sequence[Gpu], reporters: Sequence[int]) -> tuple[Cleared, ...]:
+def _cleared(case: Case, ranks: Sequence[int], gpus: Sequence[Gpu], *, named_somebody: bool) -> tuple[Cleared, ...]:
     found: list[Cleared] = []
-    said = dict(case.collectives.cleared)
+    said = dict(case.collectives.cleared) if named_somebody else {}
     first_line: dict[int, Evidence] = {}
     for event in case.of("watchdog-timeout", "pg-async", "pg-blocking"):
         rank = event.rank if event.rank is not None else number(event, "group_rank")
         if rank is not None:
             first_line.setdefault(rank, event.evidence)
-    innocent = [r for r in sorted(set(reporters) | set(said)) if r not in ranks]
+    doubtful = set(ranks) | set(case.collectives.cannot_exclude)
+    waited = set(waiting_ranks(case.events)) if named_somebody else set()
+    innocent = [r for r in sorted(waited | set(said)) if r not in doubtful]
+    clocks = {e.clock for e in case.of("watchdog-timeout", "pg-async", "pg-blocking") if e.clock}
     first = next((r for r in first_line if r in innocent), None)
-    if first is not None and len(innocent) > 1:
+    if first is not None and len(innocent) > 1 and len(clocks) == 1:  # across hosts nobody can be called the first
         found.append(
             Cleared(
                 who=f"Rank {first}, the first to complain",
@@ -508,15 +529,17 @@ def _cleared(case: Case, ranks: Sequence[int], gpus: Sequence[Gpu], reporters: S
             echoes[event.host, event.gpu_pci].append(event)
     for (host, pci), inside in sorted(echoes.items(), key=lambda x: (x[0][0] or "", x[0][1])):
         numbers = {number(e, "xid") for e in inside}
-        late = [case.timing(e)[1] for e in inside]
-        only = sorted(n for n in numbers if n is not None)
-        label = words.listing(str(n) for n in only)
-        if numbers <= {43, 45, 154}:
-            why = f"it only logged Xid {label}: the echo of a process or another card that had already failed"
-        elif all(late):
-            why = f"its Xid {label}: {late[0]}"
-        else:
+        echo, other = numbers & {43, 45, 154}, [e for e in inside if number(e, "xid") not in (43, 45, 154)]
+        reasons = list(dict.fromkeys(r for e in other if (r := case.timing(e)[1]) and case.timing(e)[0] <= -2))
+        if other and not (reasons and all(case.timing(e)[0] <= -2 for e in other)):
             continue
+        said_of = (
+            [f"Xid {words.listing(sorted({str(number(e, 'xid')) for e in other}))}: {reasons[0]}"] if other else []
+        )
+        if echo:
+            only = words.listing(str(n) for n in sorted(n for n in echo if n is not None))
+            said_of.append(f"Xid {only}: the echo of a process or another card that had already failed")
+        why = "; ".join(said_of)
         found.append(
             Cleared(
                 who=f"GPU {pci}" + (f" in {host}" if host else ""),

@@ -197,7 +197,7 @@ OF_ONE_HOST = frozenset(
     {"kernel", "journal", "journal-json", "journal-export", "syslog", "nvidia-smi", "nvidia-bug-report"}
 )
 """Files that are about the machine they were written on."""
-MACHINE = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*-?\d+[a-z]?", re.I)
+MACHINE = re.compile(r"[a-z]{2}[a-z0-9]*(?:-[a-z0-9]+)*-?\d+[a-z]?", re.I)
 NOT_MACHINES = re.compile(
     r"(?:rank|attempt|step|epoch|checkpoint|ckpt|job|slurm|run|trial|seed|log|logs|part|tmp|version|v|out|case|dump|fr"
     r"|torch|cuda|nccl|node_rank|local_rank|worker_rank|sample|bundle|ticket|incident)[-_]?\d+",
@@ -213,7 +213,9 @@ def _folders(rows: Sequence[InputRow], said: Mapping[str, Iterable[str]]) -> dic
     """
     parts = {r.path: re.split(r"[/!]", r.path)[:-1] for r in rows}
     common = 0
-    if len(parts) > 1:
+    if len(parts) < 2:
+        return {}  # one file: its folders are whoever mailed it's
+    if parts:
         while len({p[common] if len(p) > common else None for p in parts.values()}) == 1 and any(
             len(p) > common for p in parts.values()
         ):
@@ -316,7 +318,7 @@ def identify(
             chosen[key] = best
         ranks[rank] = _place(chosen, gpus)
     _last_one(ranks, events, canonical, widest)
-    _same_node(ranks, {r for e in events if (r := e.rank) is not None} | set(also) | {*range(min(widest or 0, 65_536))})
+    _same_node(ranks, _everyone(ranks, events, also, widest))
     return Identities(
         ranks=ranks,
         gpus=gpus,
@@ -342,6 +344,16 @@ def _last_one(
         ((host, pid),) = free
         (rank,) = {*range(nranks)} - set(ranks)
         ranks[rank] = Place(host=host, pid=pid)
+
+
+def _everyone(ranks: Mapping[int, Place], events: Iterable[Event], also: Iterable[int], nranks: int | None) -> set[int]:
+    """All ranks that must exist: whoever is mentioned, and everybody below."""
+    seen = {*ranks, *also, *(e.rank for e in events if e.rank is not None)}
+    return set(range(min(max(nranks or 0, max(seen, default=-1) + 1), MOST_RANKS)))
+
+
+MOST_RANKS = 65_536
+"""A higher rank is a misread number rather than a job."""
 
 
 def _same_node(ranks: dict[int, Place], everyone: set[int]) -> None:
@@ -572,7 +584,14 @@ def _local_ranks(
             for local, rank in enumerate(globals_):
                 if isinstance(rank, int):
                     found.setdefault((source, local), rank)
-    elif len(hosts) <= 1 and not told:  # one machine: its local ranks are the job's ranks
+    locals_ = {e.local_rank for e in events if e.local_rank is not None} | {
+        s[3] for s in sources.values() if s[3] is not None
+    }
+    globals_seen = {e.rank for e in events if e.rank is not None and e.kind != "watchdog-timeout"} | set(known.ranks)
+    fits = max(globals_seen, default=0) <= max(locals_, default=0) and not globals_seen - set(
+        range(max(locals_, default=0) + 1)
+    )
+    if len(hosts) <= 1 and not told and fits:  # one machine: its local ranks are the job's ranks
         for event in events:
             if event.local_rank is not None:
                 found.setdefault((event.evidence.source, event.local_rank), event.local_rank)

@@ -555,7 +555,7 @@ STATES = {
     "culprit": ("X", "cause"),
     "waiting": ("W", "waiting"),
     "blocked": ("B", "blocked behind others"),
-    "completed": ("F", "finished its part"),
+    "completed": ("F", "nothing overdue"),
     "dead": ("D", "dead"),
     "no-data": ("?", "no data"),
 }
@@ -1113,8 +1113,9 @@ def _facts(incident: Doc, lookup: _Lookup) -> Iterator[tuple[str, str]]:
         who = f" ({ranks_words(listed(other['culprit_ranks']))})" if other["culprit_ranks"] else ""
         title = f"“{cause_title(other['cause'])}”{who}"
         if other["cause"] == verdict["cause"] and not who:
-            title = "the same somewhere else"
-        text += f"; the next best explanation, {title}, has {other['confidence']:.2f}"
+            title = ""
+        if title and other["confidence"] >= 0.05:
+            text += f"; the next best explanation, {title}, has {other['confidence']:.2f}"
     yield "How sure", text
     cost = incident.get("cost") or {}
     parts = [

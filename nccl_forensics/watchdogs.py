@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nccl_forensics import words
 from nccl_forensics.identify import Identities
@@ -304,7 +304,7 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
             else:
                 cannot |= set(waiting)
     for rank in reporters:
-        cleared.setdefault(rank, "entered the collective and waited in it: a reporter is a witness")
+        cleared.setdefault(rank, WITNESS)
     named = {r for s in suspects for r in s.ranks}
     return Reconstruction(
         groups=tuple(groups),
@@ -370,19 +370,37 @@ def _what(group: GroupState) -> str:
     return f"{group.op or 'a collective'}{seq}" + (f" of group {name}" if name and name not in DEFAULT else "")
 
 
+WITNESS = "entered the collective and waited in it: a reporter is a witness"
+
+
+def _with_reports(group: GroupState, reports: Sequence[GroupState]) -> GroupState:
+    """The same group with those who reported this very collective counted as arrived, dump or no dump."""
+    for other in reports:
+        names = {n for n in (other.name, other.description) if n}
+        same = not names or group.name in names or group.description in names
+        if other.seq == group.seq and other.op == group.op and same:
+            arrived = set(group.arrived) | {r for r in other.arrived if not group.members or r in group.members}
+            return replace(
+                group,
+                arrived=tuple(sorted(arrived)),
+                missing=tuple(r for r in group.missing if r not in arrived),
+                no_data=tuple(r for r in group.no_data if r not in arrived),
+            )
+    return group
+
+
 def merge(dumps: Reconstruction, text: Reconstruction) -> Reconstruction:
     """Dumps tell more than lines: their findings stand first; what only the lines tell is added."""
     if not dumps.groups and not dumps.counters and not dumps.suspects:
         return text
-    by_seq: dict[int | None, GroupState] = defaultdict()
-    for group in text.groups:
-        by_seq.setdefault(group.seq, group)
+    spoke = {r for r, why in text.cleared if why == WITNESS}
+    groups = tuple(_with_reports(g, text.groups) for g in dumps.groups)
     named = {r for s in dumps.suspects for r in s.ranks}
     return Reconstruction(
-        groups=dumps.groups or text.groups,
+        groups=groups or text.groups,
         suspects=dumps.suspects + tuple(s for s in text.suspects if not dumps.suspects),
         waits=dumps.waits or text.waits,
-        cannot_exclude=dumps.cannot_exclude,
+        cannot_exclude=tuple(r for r in dumps.cannot_exclude if r not in spoke),
         cleared=dumps.cleared + tuple(c for c in text.cleared if c[0] not in named | {r for r, _ in dumps.cleared}),
         counters=dumps.counters,
         ranks_seen=tuple(sorted(set(dumps.ranks_seen) | set(text.ranks_seen))),

@@ -15,11 +15,13 @@ def suspects(case: Case) -> Iterator[Finding]:
         if not suspect.evidence:
             continue
         hosts = {case.known.ranks[r].host for r in suspect.ranks if r in case.known.ranks}
+        machines = {p.host for p in case.known.ranks.values() if p.host}
+        one_host = suspect.cause == "fabric_error" and len(machines) == 1  # then there is no fabric between hosts
         gpus = tuple(p.gpu for r in suspect.ranks if (p := case.known.ranks.get(r)) is not None and p.gpu is not None)
         yield Finding(
             cause=suspect.cause,
             says=suspect.says,
-            weight=suspect.weight,
+            weight=suspect.weight - (2.0 if one_host else 0.0),
             ranks=suspect.ranks,
             hosts=tuple(sorted(h for h in hosts if h)),
             gpus=gpus,

@@ -209,6 +209,20 @@ def _lost(case: Case, burst: Burst, lost: dict[str, Event]) -> Iterator[Finding]
                 _gpus(case, host, addresses),
                 "link",
             )
+    for pci, event in together.items():
+        noise = [e for e in case.of("aer-corrected") if e.host == host and _above(text(e, "pci"), pci)]
+        noise = [e for e in noise if 0 <= at(event) - at(e) <= NOISE_S * SECOND]
+        if noise:
+            yield Finding(
+                cause="psu_rail_loss" if len(boards) > 1 else "gpu_off_bus",
+                says=f"{words.count(len(noise), 'corrected link error')} on port {text(noise[0], 'pci')}, next above GPU {pci}, "
+                f"in the {words.duration((at(event) - at(noise[0])) / SECOND)} before",
+                weight=weight("link_noise_before"),
+                hosts=(host,) if host else (),
+                gpus=_gpus(case, host, [pci]),
+                events=(noise[0],),
+                inference=True,
+            )
     later = {p: e for p, e in lost.items() if p not in together}
     for pci, event in later.items():
         yield _finding(
@@ -221,6 +235,17 @@ def _lost(case: Case, burst: Burst, lost: dict[str, Event]) -> Iterator[Finding]
             _gpus(case, host, [pci]),
             "bus",
         )
+
+
+NOISE_S = 3600
+"""Link errors this long before a loss belong to the story. Our judgement."""
+
+
+def _above(port: str | None, gpu: str) -> bool:
+    """Is this port the one that leads to the GPU's bus? By bus numbers: a bridge's own bus comes just before."""
+    if port is None or port.split(":")[0] != gpu.split(":")[0]:
+        return False
+    return int(gpu.split(":")[1], 16) - int(port.split(":")[1], 16) == 1
 
 
 def _short(event: Event) -> str:

@@ -15,6 +15,13 @@ GPU_FAMILIES = frozenset({"pcie", "nvidia"})
 GPU_CAUSES = frozenset({"gpu_off_bus", "gpu_firmware", "gpu_other", "pcie_link", "psu_rail_loss"})
 
 
+GONE_WORDS = {
+    "proc-vbios-unknown": "the driver has no VBIOS version of it",
+    "smi-lost": "nvidia-smi cannot open it",
+    "lspci-gone": "lspci reads nothing but ff",
+}
+GONE = frozenset(GONE_WORDS)
+"""Signs in a report that a card does not answer any more."""
 ASIDE = frozenset({"lspci-width", "lspci-speed", "smi-link", "smi-throttle"})
 """States in a report that are worth a look and stop no job."""
 
@@ -64,6 +71,19 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
             value = 0.4
         else:
             value = weight("kernel_cause") if strong else weight("kernel_symptom") + 0.35 * min(len(kinds) - 1, 3)
+        if kinds <= GONE:
+            cards = sorted({e.gpu_pci for e in near if e.gpu_pci})
+            yield Finding(
+                cause=cause,
+                says=f"Afterwards {words.listing(cards) or 'a card'} no longer answered: "
+                + words.listing(sorted(GONE_WORDS[k] for k in kinds)),
+                weight=weight("no_longer_there") + min(shift, 0.0),
+                hosts=(host,) if host else (),
+                gpus=tuple(case.known.gpu(host, pci) for pci in cards),
+                events=(near[0], *near[1:2]),
+                detail="gone",
+            )
+            continue
         yield Finding(
             cause=cause,
             says=f"{host + ': ' if host else ''}{first.evidence.text[:170]}"
@@ -180,6 +200,22 @@ def log_stops(case: Case) -> Iterator[Finding]:
             )
 
 
+PROCESS_TELLS = frozenset(
+    {
+        "exit",
+        "python-exception",
+        "cuda-oom",
+        "cuda-error",
+        "pg-watchdog-cuda",
+        "storage-error",
+        "dataloader-killed",
+        "nccl-shm",
+    }
+    | {"oom-killed", "nccl-warn-cuda", "segfault"}
+)
+"""Lines by which a process of the host says itself what happened: then the launcher took the rest of the host along."""
+
+
 @rule
 def whole_host_missing(case: Case) -> Iterator[Finding]:
     """The ranks that never came are all the ranks of one host, and it has several: the host rather than the ranks."""
@@ -191,7 +227,12 @@ def whole_host_missing(case: Case) -> Iterator[Finding]:
         ):
             continue
         alive = {e.rank for e in case.of("pg-observed", "pg-dump-remote", "nccl-ib-event", "nccl-ib-error")}
-        if alive & set(suspect.ranks):
+        told = [
+            e
+            for e in case.events
+            if e.role == "cause" and e.rank in suspect.ranks and e.kind in PROCESS_TELLS and case.timing(e)[0] > -3
+        ]
+        if alive & set(suspect.ranks) or told:
             continue
         for host in sorted({h for r in suspect.ranks if (p := case.known.ranks.get(r)) is not None and (h := p.host)}):
             spoke = any(

@@ -90,12 +90,15 @@ def peer_went_away(case: Case) -> Iterator[Finding]:
         return
     host, inside = max(named.items(), key=lambda x: len(x[1]))
     full = _peer(inside[0]) or host
+    ranks = {e.rank for e in inside if e.rank is not None}
+    others = {e.host for e in inside if e.rank is None and e.host}
+    witnesses = words.ranks(ranks).capitalize() if ranks else words.count(len(others) or 1, "host").capitalize()
     if host in logs or host in spoke:
         return  # its own log is here and tells more
     yield Finding(
         cause="node_lost" if lost_store else "process_missing",
-        says=f"{words.count(len(inside), 'survivor')} lost the connection to {full}"
-        + (", whose launcher went away too" if lost_store else "")
+        says=f"{witnesses} lost the connection to {full}"
+        + (", whose launcher went away too: everything there vanished, the host or its processes" if lost_store else "")
         + "; nothing of that host is in the pile",
         weight=weight("peer_gone") + (0.3 if lost_store else 0.0),
         ranks=case.known.ranks_on(full),

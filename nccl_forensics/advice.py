@@ -228,17 +228,9 @@ def missing(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[str, 
 
 
 def settings(case: Case) -> Iterable[dict[str, object]]:
-    """Settings that hid evidence or are out of date, as contributing findings."""
-    seen: set[str] = set()
-    for event in case.of("setting"):
-        name, value = text(event, "name") or "", str(event.details.get("value") or "")
-        says = None
-        if name == "flight_recorder" and value == "off":
-            says = "The Flight Recorder was off, so nobody can see which rank did not come."
-        elif name == "NCCL_ASYNC_ERROR_HANDLING":
-            says = "NCCL_ASYNC_ERROR_HANDLING is the old name; since PyTorch 2.2 it is TORCH_NCCL_ASYNC_ERROR_HANDLING."
-        elif name == "TORCH_NCCL_ASYNC_ERROR_HANDLING" and value == "0":
-            says = "TORCH_NCCL_ASYNC_ERROR_HANDLING=0: the watchdog does not end a hung job."
-        if says and name not in seen:
-            seen.add(name)
-            yield {"cause": "undetermined", "says": says, "source": event.evidence.source, "line": event.evidence.line}
+    """What stands beside the verdict: settings that hid evidence or hurt, and what the run's pulse showed before."""
+    from nccl_forensics.rules import pulse
+    from nccl_forensics.settings import contributing
+
+    yield from contributing(case, torch_version(case), recorder_setting(case))
+    yield from pulse.contributing(case)

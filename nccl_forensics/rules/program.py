@@ -47,7 +47,7 @@ def rank_of(case: Case, event: Event) -> int | None:
     if event.kind not in RAISED:
         return None
     ends = [e for e in case.of("exit") if e.rank is not None and number(e, "code") == 1]
-    told = {e.rank for e in case.of("python-exception") if e.role == "cause"}
+    told = {e.rank for e in case.of("python-exception")}
     likely = {
         e.rank
         for e in ends

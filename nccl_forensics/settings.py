@@ -82,7 +82,7 @@ def _switches(name: str, value: str, event: Event, version: Version | None, reco
         return f"The Flight Recorder was off, so nobody can see which rank did not come. Switch it on: {recorder}."
     if name in ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE") and value.isdigit():
         if int(value) == 0:
-            return f"{name}=0 keeps the Flight Recorder off, so nobody can see which rank did not come. Switch it on: {recorder}."
+            return f"{name}=0 keeps the Flight Recorder off: nobody can see which rank did not come. Set {recorder}."
         if int(value) < SMALL_BUFFER:
             return f"{name}={value} keeps few calls; the one that went wrong may be overwritten. Set `{name}=2000`."
     if name in ("NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ASYNC_ERROR_HANDLING") and value == "0":

@@ -38,6 +38,8 @@ ENTRY = re.compile(
 )
 FIELD = re.compile(r"^\s*(?P<name>time|host|rank|error_file|traceback|msg)\s*: ?(?P<value>.{0,500})")
 RANK = re.compile(r"^(?P<rank>\d{1,7}) \(local_rank: (?P<local>\d{1,5})\)")
+ATTEMPT = re.compile(r"/attempt_(\d{1,6})/\d{1,5}/error\.json")
+"""torchrun's own layout of its log folder: RUN/attempt_N/LOCAL_RANK/error.json."""
 INDEX = re.compile(r"^\s*\[\d{1,6}\]:\s*$")
 SIGNALLED = re.compile(r"Signal \d{1,3} \((?P<signal>SIG[A-Z0-9]{1,10})\) received by PID")
 CLOSING = re.compile(r"Sending process (?P<pid>\d{1,9}) closing signal (?P<signal>SIG\w{1,10})")
@@ -131,6 +133,7 @@ def torchrun_block(line: Line) -> Iterator[Event]:
     who = RANK.match(fields.get("rank", ""))
     stamp = wall(fields.get("time", ""), "%Y-%m-%d_%H:%M:%S")
     error_file = fields.get("error_file")
+    started = ATTEMPT.search(error_file or "")
     role, severity, cause = exit_role(name)
     yield line.event(
         "exit",
@@ -142,6 +145,7 @@ def torchrun_block(line: Line) -> Iterator[Event]:
         local_rank=int(who["local"]) if who else line.peeled.local_rank,
         host=fields.get("host") or line.host,
         pid=int(found["pid"]),
+        attempt=int(started[1]) if started else None,
         details={
             "code": code,
             "signal": name,
@@ -174,8 +178,10 @@ def torchrun_death(line: Line) -> Iterator[Event]:
 
 @parser(title="torchrun: the workers start again", literals=["attempts left; will restart"])
 def torchrun_restart(line: Line) -> Iterator[Event]:
+    """`attempt` is the one that has just ended: '3/3 attempts left' is printed when the first, number 0, fails."""
     if found := RESTART.search(near(line)):
-        yield line.event("restart", role="context", details={"left": int(found["left"]), "of": int(found["of"])})
+        left, of = int(found["left"]), int(found["of"])
+        yield line.event("restart", role="context", attempt=max(of - left, 0), details={"left": left, "of": of})
 
 
 @parser(title="torchrun: which ranks this node runs", literals=["Rendezvous complete for workers"])

@@ -134,11 +134,12 @@ def main() -> None:
 
 PAGE = """# How often the verdict is right
 
-Made by `{command}`. Each incident is simulated (tests/simulator: every cause it knows, cut and lost files, clocks that are
-off, decoys, healthy and hopeless bundles), analyzed, and judged by what is known to be true. *All right* asks for cause,
-ranks, host, GPUs, sequence number and reporters together; *sure and wrong* is a wrong cause or rank at 0.8 or more; a
-victim is blamed if a rank that is known to be innocent is named at 0.8 or more. Where the simulator removed the evidence
-that would tell, naming anything at 0.8 or more counts as wrong, even if it happens to be true.
+Made by `{command}`. Each incident is simulated (tests/simulator: every cause it knows, cut and lost files,
+clocks that are off, decoys, healthy and hopeless bundles), analyzed, and judged by what is known to be true. *All
+right* asks for cause, ranks, host, GPUs, sequence number and reporters together; *sure and wrong* is a wrong cause or
+rank at 0.8 or more; a victim is blamed if a rank that is known to be innocent is named at 0.8 or more. Where the
+simulator removed the evidence that would tell, naming anything at 0.8 or more counts as wrong, even if it happens to be
+true.
 
 {tables}
 """

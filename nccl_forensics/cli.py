@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import shlex
 import sys
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ class Common:
     timezone: str | None = None
     year: int | None = None
     hosts: Path | None = None
+    workers: int = 1
     limits: tuple[tuple[str, int], ...] = ()
     quiet: bool = False
     no_progress: bool = False
@@ -59,7 +61,7 @@ def _common(function: Any) -> Any:
     @functools.wraps(function)
     def command(**given: Any) -> Any:
         limits = tuple((n, v) for n in LIMITS if (v := given.pop(f"max_{n}")) is not None)
-        shared = {n: given.pop(n) for n in ("timezone", "year", "hosts", "quiet", "no_progress")}
+        shared = {n: given.pop(n) for n in ("timezone", "year", "hosts", "workers", "quiet", "no_progress")}
         return function(**given, common=Common(**shared, limits=limits))
 
     options = [
@@ -73,6 +75,13 @@ def _common(function: Any) -> Any:
             "--hosts",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             help="Who ran where, if no log tells: lines of `rank host [local-rank] [GPU index or PCI address]`.",
+        ),
+        click.option(
+            "--workers",
+            type=click.IntRange(1, 64),
+            default=min(4, os.cpu_count() or 1),
+            show_default=True,
+            help="Threads that share the files where there is much to read.",
         ),
         click.option("--quiet", is_flag=True, help="Print nothing but what was asked for."),
         click.option("--no-progress", is_flag=True, help="No progress line on the terminal."),
@@ -134,6 +143,7 @@ def _analysis(paths: tuple[str, ...], common: Common) -> Any:
             hosts=common.hosts,
             limits=collect.Limits(**dict(common.limits)),
             progress=show,
+            workers=common.workers,
         )
     except InputError as err:
         of_option = common.hosts is not None and str(common.hosts) in str(err)

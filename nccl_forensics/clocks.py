@@ -408,7 +408,7 @@ def _by_teardown(
     owners: Mapping[str, str],
     found: Mapping[str, tuple[int, str]],
 ) -> dict[str, tuple[int, str]]:
-    """Zones of job logs from processes whose end stands in the kernel's log too: UTC or the host's zone, if one fits."""
+    """Zones of job logs from processes whose end the kernel logged too: UTC or the host's zone, if one fits."""
     ends: dict[str, list[int]] = defaultdict(list)
     for event in events:
         known = zones.get(event.evidence.source) or zones.get(f"host:{short(event.host)}" if event.host else "")

@@ -337,10 +337,11 @@ def analyze(
     hosts: Path | None = None,
     limits: Limits | None = None,
     progress: Callable[[str, int], None] | None = None,
+    workers: int = 1,
 ) -> Analysis:
-    """From paths to incidents. Raises InputError for what the user can mend."""
+    """From paths to incidents, read by `workers` threads. Raises InputError for what the user can mend."""
     places = identify.read_hosts_file(hosts) if hosts is not None else None
-    parsed = read(paths, stdin=stdin, limits=limits, progress=progress)
+    parsed = read(paths, stdin=stdin, limits=limits, progress=progress, workers=workers)
     return conclude(parsed, zone=zone, year=year, places=places)
 
 

@@ -7,7 +7,7 @@ overdue itself. A silent rank is a suspect only if it is known to exist.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -221,7 +221,8 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
         return (begun, s.desc == "default_pg" or s.name in DEFAULT, -len(s.reports))
 
     for s in sorted(stuck, key=rank_of):
-        everyone = s.desc == "default_pg" or s.name in DEFAULT
+        mixed = _mixed(s)
+        everyone = not mixed and (s.desc == "default_pg" or s.name in DEFAULT)
         members = tuple(range(world)) if everyone and world else ()
         absent = tuple(r for r in members if r not in s.reports)
         missing = tuple(r for r in absent if r in alive and r not in reporters)
@@ -234,7 +235,8 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
                 waits.append(
                     Wait(waiter=rank, waited=absent, why=f"waits in {what}", group=s.name or s.desc, seq=s.seq)
                 )
-        suspects += _content(s, what, seen, world)
+        if not mixed:
+            suspects += _content(s, seen)
         if _lone(s, events, reporters, world):
             rank = next(iter(s.reports))
             suspects.append(
@@ -338,7 +340,16 @@ def _lone(s: _Stuck, events: Sequence[Event], reporters: set[int], world: int | 
     return bool(finished - {None}) and others <= finished
 
 
-def _content(s: _Stuck, what: str, seen: tuple[Evidence, ...], world: int | None) -> list[Suspect]:
+def _mixed(s: _Stuck) -> bool:
+    """Old lines name no group: are these the reports of several, whose counters stand at the same number by chance?
+
+    So it is if two ranks report the same place in "their" group.
+    """
+    places = [g for e in s.reports.values() if e.rank is not None and (g := _int(e, "group_rank")) is not None]
+    return s.name is None and s.desc is None and len(set(places)) < len(places)
+
+
+def _content(s: _Stuck, seen: tuple[Evidence, ...]) -> list[Suspect]:
     """All came, but not with the same call: the minority by operation or size."""
     for key, word in (("op", "operation"), ("numel_in", "size"), ("numel_out", "size")):
         values = {r: e.details.get(key) for r, e in s.reports.items()}

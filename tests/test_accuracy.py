@@ -1,4 +1,4 @@
-"""The small form of benchmarks/accuracy.py: a few dozen simulated incidents, so that a rule that spoils others is seen."""
+"""The small form of benchmarks/accuracy.py: some dozens of simulated incidents, to see a rule that spoils others."""
 
 from __future__ import annotations
 

@@ -179,6 +179,8 @@ class Case:
 
 SKEW_S = 120
 """How far two hosts' clocks may differ where nothing in the pile compares them. Our judgement; NTP keeps far less."""
+ONE_START = 25
+"""Lines within which several boot messages belong to one start. Our judgement."""
 LONG_BEFORE_S = 3600
 """A fault that kills a rank shows in the next collective, so within one step; an hour is generous. Our judgement."""
 

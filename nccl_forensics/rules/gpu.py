@@ -215,7 +215,8 @@ def _lost(case: Case, burst: Burst, lost: dict[str, Event]) -> Iterator[Finding]
         if noise:
             yield Finding(
                 cause="psu_rail_loss" if len(boards) > 1 else "gpu_off_bus",
-                says=f"{words.count(len(noise), 'corrected link error')} on port {text(noise[0], 'pci')}, next above GPU {pci}, "
+                says=f"{words.count(len(noise), 'corrected link error')} on port {text(noise[0], 'pci')}, "
+                f"next above GPU {pci}, "
                 f"in the {words.duration((at(event) - at(noise[0])) / SECOND)} before",
                 weight=weight("link_noise_before"),
                 hosts=(host,) if host else (),

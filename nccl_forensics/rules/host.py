@@ -8,7 +8,7 @@ from functools import cache
 
 from nccl_forensics import catalog, words
 from nccl_forensics.model import Event, Finding
-from nccl_forensics.rules import SECOND, Case, at, number, rule, text, weight
+from nccl_forensics.rules import ONE_START, SECOND, Case, at, number, rule, text, weight
 
 GPU_FAMILIES = frozenset({"pcie", "nvidia"})
 """Families of kernel.toml that rules/gpu.py weighs."""
@@ -152,8 +152,6 @@ def _stranger(case: Case, event: Event) -> bool:
     return case.known.rank_of_pid(event.host, pid) is None
 
 
-ONE_START = 25
-"""Lines within which several boot messages belong to one start. Our judgement."""
 SHUTDOWN_LINES = 400
 """Lines between a shutdown sequence and the next start's first line. Our judgement."""
 
@@ -182,10 +180,12 @@ def log_stops(case: Case) -> Iterator[Finding]:
             orderly = any(
                 e.kind == "shutdown-seq" and line - (e.evidence.line or 0) < SHUTDOWN_LINES for e in ends if e in before
             )
-            explained = [e for e in before if e.role == "cause"]
+            explained = [e for e in before if e.role == "cause" and not _other_matter(case, e)]
             if orderly or explained or event.details.get("orderly"):
                 continue
             shift, why = case.timing(event)
+            if before and case.timing(before[-1])[1] != why:
+                shift, why = 0.0, None  # it stopped somewhere between its last line and this start, so perhaps in time
             yield Finding(
                 cause="node_lost",
                 says=f"{event.host or source}: the log stops in mid-flow without a shutdown sequence and a new "
@@ -198,6 +198,11 @@ def log_stops(case: Case) -> Iterator[Finding]:
                 onset_ns=None,
                 detail="power",
             )
+
+
+def _other_matter(case: Case, event: Event) -> bool:
+    """A fault that cannot be why the log stops: a stranger killed for memory, or one that was over long before."""
+    return (event.cause == "host_oom_kill" and _stranger(case, event)) or case.timing(event)[0] <= weight("long_before")
 
 
 PROCESS_TELLS = frozenset(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from nccl_forensics import words
 from nccl_forensics.identify import same_host, short
 from nccl_forensics.model import Event, Finding
-from nccl_forensics.rules import Case, number, rule, text, weight
+from nccl_forensics.rules import JOB_KINDS, ONE_START, Case, number, rule, text, weight
 
 
 @rule
@@ -94,7 +94,8 @@ def peer_went_away(case: Case) -> Iterator[Finding]:
     others = {e.host for e in inside if e.rank is None and e.host}
     witnesses = words.ranks(ranks).capitalize() if ranks else words.count(len(others) or 1, "host").capitalize()
     if host in logs or host in spoke:
-        return  # its own log is here and tells more
+        yield from _went_without_a_word(case, full, inside, witnesses)
+        return
     yield Finding(
         cause="node_lost" if lost_store else "process_missing",
         says=f"{witnesses} lost the connection to {full}"
@@ -142,3 +143,37 @@ def store_or_setup(case: Case) -> Iterator[Finding]:
             hosts=(host,) if host else (),
             events=broken[:1],
         )
+
+
+def _went_without_a_word(case: Case, host: str, inside: list[Event], witnesses: str) -> Iterator[Finding]:
+    """Its logs are here, and no process of it says anything of an end that all the others saw: the host stopped."""
+    theirs = [e for e in case.events if e.host and same_host(e.host, host)]
+    ranks = case.known.ranks_on(host)
+    if (
+        len({e.rank for e in inside if e.rank is not None}) < 2
+        or any(e.kind in JOB_KINDS and e.role != "context" for e in theirs)
+        or any(e.rank in ranks and e.role in ("cause", "symptom") for e in case.events)
+    ):
+        return
+    starts = [
+        e for e in theirs if e.kind == "boot-start" and e.details.get("orderly") is not True and not _first(case, e)
+    ]
+    yield Finding(
+        cause="node_lost",
+        says=f"{witnesses} lost the connection to {host}, whose processes stopped without a word of their own"
+        + (", and the host started anew" if starts else ""),
+        weight=weight("peer_gone") + (weight("whole_host") if starts else 0.0),
+        ranks=ranks,
+        hosts=(host,),
+        events=(inside[0], *starts[:1]),
+        inference=True,
+        onset_ns=inside[0].time_ns,
+    )
+
+
+def _first(case: Case, start: Event) -> bool:
+    """Is nothing of an earlier boot in front of this one in its file? Then it need not be a restart."""
+    line = start.evidence.line or 0
+    return line < ONE_START or not any(
+        e.evidence.source == start.evidence.source and (e.evidence.line or 0) < line for e in case.events
+    )

@@ -2,7 +2,7 @@
 
     python benchmarks/healthy.py [MEGABYTES] [SEEDS]
 
-Default: 200 MB, made from 4 seeds by tests/healthy.py in a temporary folder, each pile analyzed as a whole. Prints what
+Default: 220 MB, made from 4 seeds by tests/healthy.py in a temporary folder, each pile analyzed as a whole. Prints what
 was read, every incident (there should be none), every event of role cause (none) and the kinds of symptoms.
 """
 
@@ -48,4 +48,4 @@ def main(megabytes: float, seeds: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(float((sys.argv[1:] or ["200"])[0]), int((sys.argv[2:] or ["4"])[0])))
+    sys.exit(main(float((sys.argv[1:] or ["220"])[0]), int((sys.argv[2:] or ["4"])[0])))

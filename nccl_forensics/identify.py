@@ -23,6 +23,8 @@ RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[ _-]?(\d{1,6})(?![\d])(?!-\d)", re.
 """`rank3.log`, `comm_lib_trace_rank_3`; not `rank0-3.log`, which is a range."""
 ATTEMPT_IN_NAME = re.compile(r"(?:^|/)attempt_(\d+)/(\d+)/(?:stdout|stderr|error)")
 """torchrun's --log-dir: RUN/attempt_N/LOCAL_RANK/stderr.log."""
+SOSREPORT = re.compile(r"sosreport-([A-Za-z0-9][\w.-]{0,252}?)-(?:\d{6,10}-)?\d{4}-\d\d-\d\d-[a-z]{6,8}(?![\w-])")
+"""sosreport-HOST[-CASE]-DATE-RANDOM, the archive's and its folder's name (sos, LinuxPolicy.get_archive_name)."""
 HOST_IN_NAME = re.compile(
     r"(?:^|[._/!-])((?:node|host|worker|gpu|compute|dgx|hgx|server|srv|pod|cn|ip)[-_]?[a-z0-9]+(?:-[a-z0-9]+)*)(?=$|[./!_])",
     re.I,
@@ -109,6 +111,8 @@ def names_in_path(path: str) -> tuple[int | None, int | None, int | None, str | 
         rank = int(found[1])
     if started := ATTEMPT_IN_NAME.search(path):
         attempt, local = int(started[1]), int(started[2])
+    if sos := SOSREPORT.search(path):
+        return rank, attempt, local, sos[1]
     for found in HOST_IN_NAME.finditer(path):
         if not re.fullmatch(r"(?:gpu|pod|host|node|ip|worker)[-_]?(?:s|log|logs|info|report)?", found[1], re.I):
             host = found[1]

@@ -284,11 +284,17 @@ def _priority(text: str, peeled: Peeled, line: Line) -> str | None:
 _FACILITY = re.compile(
     r"(?:kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d) *:\w{3,6} *: ?", re.ASCII
 )
+_ESCAPED = re.compile(r"(?:\\x[0-9a-f]{2}){1,400}")
+"""What /dev/kmsg does with line ends, backslashes and all that is not ASCII (kernel/printk/printk.c)."""
 _KMSG = re.compile(r"\d{1,4},\d{1,12},(\d{1,16}),[^;\s]{1,40};", re.ASCII)
 _TALOS = re.compile(r"(\S{1,255}): {1,2}\w{3,8}: {1,12}\w{3,7}: \[", re.ASCII)
 _OPENWRT = re.compile(r" \w{2,8}\.\w{3,7} ([^\s:\[\]]{1,64})(?:\[(\d{1,9})\])?: ")
 _GUEST = re.compile(r"[|\w():. -]{1,60}?Guest: ")
-_CRI = re.compile(r" (?:stdout|stderr) [FP](?::\S{1,40})? ")
+_CRI = re.compile(r" (stdout|stderr) ([FP])(?::\S{1,40})? ")
+CRI_PIECES: Final = 8
+"""The runtime cuts lines at 16 KiB; more pieces than this are no message (a judgement)."""
+CRI_TAIL: Final = 4096
+"""Characters of the pieces behind that are joined: as much as any message has."""
 
 
 def _dmesg_facility(text: str, peeled: Peeled, line: Line) -> str | None:
@@ -304,7 +310,12 @@ def _kmsg(text: str, peeled: Peeled, line: Line) -> str | None:
         return None
     _give(peeled, Stamp(boot_ns=int(m[1]) * 1000))
     peeled.program, peeled.final = "kernel", True
-    return text[m.end() :]
+    rest = text[m.end() :]
+    return _ESCAPED.sub(_unescape, rest) if "\\x" in rest else rest
+
+
+def _unescape(m: re.Match[str]) -> str:
+    return bytes.fromhex(m[0].replace("\\x", "")).decode("utf-8", "backslashreplace")
 
 
 def _talos(text: str, peeled: Peeled, line: Line) -> str | None:
@@ -393,6 +404,8 @@ def _iso(text: str, peeled: Peeled, line: Line) -> str | None:
     _give(peeled, stamp)
     if stamp.zone_s is not None and text[10] == "T":
         if m := _CRI.match(text, end):
+            if m[2] == "P":
+                return text[m.end() :] + _cri_rest(line, m[1])
             return text[m.end() :]
         if text.startswith(("|", " In(", " Wa(", " Er("), end) and (m := _GUEST.match(text, end)):
             return text[m.end() :]
@@ -405,6 +418,26 @@ def _iso(text: str, peeled: Peeled, line: Line) -> str | None:
             if rest is not None:
                 return rest
     return _after_stamp(text, end, peeled)
+
+
+def _cri_piece(raw: bytes) -> tuple[str, str, str] | None:
+    """(stream, flag, text) of a line that a container's runtime wrote."""
+    text = _decode(raw)
+    found = stamps.iso(text)
+    m = _CRI.match(text, found[1]) if found else None
+    return None if m is None else (m[1], m[2], text[m.end() :])
+
+
+def _cri_rest(line: Line, stream: str) -> str:
+    """What follows a partial line (`P`): the next pieces of the same stream, to the full one."""
+    joined = ""
+    for other in line.after(CRI_PIECES):
+        piece = _cri_piece(other.raw)
+        if piece is not None and piece[0] == stream:
+            joined += piece[2]
+            if piece[1] == "F" or len(joined) >= CRI_TAIL:
+                break
+    return joined[:CRI_TAIL]
 
 
 def _us_date(text: str, peeled: Peeled, line: Line) -> str | None:
@@ -834,15 +867,23 @@ _NOT_HOSTS = """
     torchrun deepspeed accelerate audit tsc bash sh python python3 mpirun prterun orted pdsh clush ssh scp http
     https usage hint help runtimeerror valueerror oserror raise return what args config model train training eval
     validation test data rng
+    mce nfs nfs4 lockd rpc dmar edac acpi ghes bert erst hest amd-vi ext4-fs xfs btrfs jbd2 lustre lustreerror lnet
+    lneterror libceph ceph watchdog rcu sched clocksource tsc tcp scsi traps random workqueue cgroup oom_reaper systemd
+    pci pcieport usb hub acpiphp pciehp aer dpc nvidia nvidia-nvlink nvidia-nvswitch nvidia-modeset nvidia-uvm
+    nvidia-peermem mlx5_core mlx4_core ib_core infiniband bnxt_en ixgbe igb i40e ice kvm x86 cpu smp numa memory
+    call code rip rsp modules thermal perf hrtimer input device-mapper loop squashfs iommu selinux apparmor
 """
 _NO_HOSTS = frozenset(_NOT_HOSTS.split())
 _VALUE = re.compile(r"[-+]?\d[\d.e+-]*(?:\s*$|\s*[|,;])")
 
 
-def _agree(line: Line, pattern: re.Pattern[str], share: float, word: str | None) -> bool:
+def _agree(
+    line: Line, pattern: re.Pattern[str], share: float, word: str | None, *, alone: bool = True, least: int = 2
+) -> bool:
     """Do the lines around carry such a prefix too?
 
-    Lines of a progress bar and blank ones have no vote. A word has to stand before two lines or more.
+    Lines of a progress bar and blank ones have no vote. A word has to stand before `least` lines or more; if there are
+    no more than two lines, one is enough for a word that may stand `alone`.
     """
     yes = voters = same = 0
     for near in (line, *line.before(VOTERS), *line.after(VOTERS)):
@@ -859,7 +900,7 @@ def _agree(line: Line, pattern: re.Pattern[str], share: float, word: str | None)
         if m is not None and (pattern is _TASK or _may_be_host(m[1], text[m.end() :])):
             yes += 1
             same += m[1] == word
-    return yes >= share * voters and (word is None or same >= 2 or voters <= 2)
+    return yes >= share * voters and (word is None or same >= least or (alone and voters <= 2))
 
 
 def _may_be_host(word: str, rest: str) -> bool:
@@ -896,7 +937,8 @@ def _is_host(word: str, line: Line) -> bool:
         return True
     if seen <= -4 or (seen == 0 and len(known) >= 4096):
         return False
-    sure = _agree(line, _WORD, 0.5 if _HOSTLIKE.fullmatch(word) else 0.8, word)
+    like = _HOSTLIKE.fullmatch(word) is not None
+    sure = _agree(line, _WORD, 0.5 if like else 0.8, word, alone=like)
     known[word] = 1 if sure else seen - 1
     return sure
 
@@ -914,6 +956,45 @@ def _launcher_task(text: str, peeled: Peeled, line: Line) -> str | None:
             return None
         state["tasks"] = 1
     peeled.task = int(m[1])
+    return text[m.end() :]
+
+
+_GREP = re.compile(
+    r"(?:[\w./@+~-]{1,200}[:-])?(?:\d{1,9}[:-])?(?=[A-Z\[<{]|\d{4}-\d\d-\d\d|\d{9,10}\.\d|[^\W\d_]{2})"
+)
+_GREP_BEFORE = re.compile(
+    r"(?:^|/)[\w.@+~-]{0,100}(?:log|dmesg|messages|syslog|kern|journal|txt|out|err)[\w.@+~-]{0,40}[:-]", re.IGNORECASE
+)
+_COMPOSE = re.compile(r"([A-Za-z0-9][\w.-]{0,62}[A-Za-z0-9]) {1,40}\| ", re.ASCII)
+
+
+def _grep(text: str, peeled: Peeled, line: Line) -> str | None:
+    """`kern.log:12:` and `12:` of grep -n and -H, `-` in lines of context: only before a stamp or a bracket."""
+    m = _GREP.match(text)
+    if m is None or not m[0]:
+        return None
+    rest = text[m.end() :]
+    if stamps.parse(rest) is None and not (rest.startswith("[") and _GREP_BEFORE.match(m[0])):
+        return None
+    return rest
+
+
+def _compose(text: str, peeled: Peeled, line: Line) -> str | None:
+    """`trainer-1  | ` (docker compose logs): only where the neighbours are written so too."""
+    m = _COMPOSE.match(text)
+    if m is None or not _may_be_host(m[1], text[m.end() :]):
+        return None
+    known: dict[str, int] = line.window.state.setdefault("services", {})
+    seen = known.get(m[1], 0)
+    if seen < 1:
+        if seen <= -4 or (seen == 0 and len(known) >= 4096):
+            return None
+        numbered = m[1][-1].isdecimal()  # compose counts the containers of a service
+        sure = _agree(line, _COMPOSE, 0.8, None if numbered else m[1], alone=False)
+        known[m[1]] = 1 if sure else seen - 1
+        if not sure:
+            return None
+    peeled.pod = m[1]
     return text[m.end() :]
 
 
@@ -947,11 +1028,13 @@ def _margin(text: str, peeled: Peeled, line: Line) -> str | None:
 
 def _words(text: str, peeled: Peeled, line: Line) -> str | None:
     """All that starts with a letter; most lines that do have no prefix, so cheap looks come first."""
+    if " | " in text[:104] and (rest := _compose(text, peeled, line)) is not None:
+        return rest
     colons = text.count(":", 0, 48)
     if colons == 0:
         return _milabench(text, peeled, line) if " [std" in text[:140] else None
     if colons > 1:
-        for layer in (_syslog, _weekday, _dmesg_facility, _talos):
+        for layer in (_syslog, _weekday, _dmesg_facility, _talos, _grep):
             if (rest := layer(text, peeled, line)) is not None:
                 return rest
     if (rest := _launcher_host(text, peeled, line)) is not None:
@@ -998,7 +1081,17 @@ _BY_SECOND: Final[dict[str, tuple[Layer, ...]]] = {
     "R": (_rank, *_BRACKET_WORD),
     **dict.fromkeys("EWIF", (_c10, *_BRACKET_WORD)),
 }
-_DIGIT: Final[tuple[Layer, ...]] = (_iso, _launcher_task, _us_date, _unix, _kmsg, _talos, _syslog, _launcher_host)
+_DIGIT: Final[tuple[Layer, ...]] = (
+    _iso,
+    _launcher_task,
+    _us_date,
+    _unix,
+    _kmsg,
+    _talos,
+    _syslog,
+    _grep,
+    _launcher_host,
+)
 _LETTER: Final[tuple[Layer, ...]] = (_words,)
 _FIRST: Final[dict[str, tuple[Layer, ...]]] = {
     "[": (_bracket,),

@@ -44,23 +44,19 @@ ETHTOOL_COMMAND = re.compile(r"ethtool (?:-S|--statistics) (?P<dev>[\w.@-]{1,32}
 COUNTERS: dict[str, str] = {
     "link_down_events_phy": "link_downs",
     "LinkDownedCounter": "link_downs",
-    "link_downed": "link_downs",
     "rx_crc_errors_phy": "crc_errors",
     "rx_symbol_err_phy": "symbol_errors",
     "SymbolErrorCounter": "symbol_errors",
-    "symbol_error": "symbol_errors",
     "rx_pcs_symbol_err_phy": "pcs_symbol_errors",
     "LinkErrorRecoveryCounter": "link_recoveries",
-    "link_error_recovery": "link_recoveries",
     "PortRcvErrors": "receive_errors",
-    "port_rcv_errors": "receive_errors",
     "rx_discards_phy": "receive_discards",
     "tx_errors_phy": "send_errors",
     "local_ack_timeout_err": "ack_timeouts",
     "packet_seq_err": "sequence_errors",
     "out_of_buffer": "out_of_buffer",
 }
-"""Counters of mlx5 (ethtool -S), perfquery and /sys/class/infiniband → our name."""
+"""Counters of mlx5 (ethtool -S, rdma statistic) and perfquery → our name."""
 COUNTER = re.compile(r"^\s*(?P<name>[A-Za-z_]{8,40}):[\s.]*(?P<value>\d{1,19})\s*$")
 UP = frozenset({"active", "up"})
 BLOCK = 24
@@ -71,7 +67,7 @@ def _port(line: Line, **details: Detail) -> Event:
     """A port and its state, normalised: 'up', or what it is instead, in lower case."""
     state = str(details["state"]).lower().removeprefix("port_")
     known: dict[str, Detail] = {**details, "state": "up" if state in UP else state}
-    return line.event("ib-port", role="context", details={k: v for k, v in known.items() if v is not None}, pid=None)
+    return line.event("port-state", role="context", details={k: v for k, v in known.items() if v is not None}, pid=None)
 
 
 def _ibstat(line: Line, dev: str) -> Iterator[Event]:
@@ -180,7 +176,10 @@ def network_ports(line: Line) -> Iterator[Event]:
                 break
 
 
-@parser(title="Network ports: counters", literals=[f"{name}:" for name in COUNTERS])
+@parser(
+    title="Network ports: counters",
+    literals=["_phy: ", *(f"{name}:" for name in COUNTERS if not name.endswith("_phy"))],
+)
 def network_counters(line: Line) -> Iterator[Event]:
     """One counter that is not 0. The device stands in the command before, or in the file's name."""
     found = COUNTER.match(line.text)

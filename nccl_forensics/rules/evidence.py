@@ -1,0 +1,718 @@
+"""Measurements and reports beside the logs: heat, diagnostics, counters, listings, ports, file systems, schedulers.
+
+Most of them are states at the moment somebody looked, before or after the failure, and most states are harmless. So
+each rule asks for a second thing that makes a state matter: the late rank, a write that failed there, the same port up
+elsewhere, the same card listed elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nccl_forensics import words
+from nccl_forensics.identify import same_host, short
+from nccl_forensics.model import Event, Finding, Gpu
+from nccl_forensics.rules import SECOND, Case, number, rule, text, weight
+
+_Card = tuple[str | None, str]
+"""Host and what tells a card from the others there."""
+
+
+def _key(gpu: Gpu) -> _Card:
+    return (short(gpu.host) if gpu.host else None, gpu.pci or gpu.uuid or gpu.serial or f"index {gpu.index}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Who:
+    """Which host, card and rank an event is about."""
+
+    case: Case
+    lone: str | None
+    """The only machine that the pile speaks of; None if there are several."""
+    late: frozenset[int]
+    """Ranks that the collectives miss or suspect."""
+    by_name: Mapping[str, Gpu]
+    """UUID or serial → card."""
+
+    @classmethod
+    def of(cls, case: Case) -> _Who:
+        hosts = {short(h): h for e in case.events if (h := e.host)}
+        hosts |= {short(h): h for p in case.known.ranks.values() if (h := p.host)}
+        groups = case.collectives.groups
+        late = {r for g in groups for r in (*g.missing, *g.no_data)} | set(case.collectives.cannot_exclude)
+        late |= {r for s in case.collectives.suspects for r in s.ranks}
+        cards = [g for gpus in case.known.gpus.values() for g in gpus]
+        by_name = {name: g for g in cards for name in (g.uuid, g.serial) if name}
+        return cls(case, next(iter(hosts.values())) if len(hosts) == 1 else None, frozenset(late), by_name)
+
+    def host(self, event: Event) -> str | None:
+        return event.host if event.host is not None else self.lone
+
+    def gpu(self, event: Event) -> Gpu | None:
+        """The card that an event names by address, UUID, serial number or index; None if it names none."""
+        host = self.host(event)
+        if event.gpu_pci is not None:
+            return self.case.known.gpu(host, event.gpu_pci)
+        uuid, serial, index = text(event, "uuid"), text(event, "serial"), number(event, "index")
+        for name in (uuid, serial):
+            if name is not None and name in self.by_name:
+                return self.by_name[name]
+        if index is None:
+            return Gpu(host=host, uuid=uuid, serial=serial) if uuid or serial else None
+        if host is not None and not (uuid or serial):
+            for name, cards in self.case.known.gpus.items():
+                here = [g for g in cards if g.index == index] if name and same_host(name, host) else []
+                if len(here) == 1:
+                    return here[0]
+        return Gpu(host=host, index=index, uuid=uuid, serial=serial)
+
+    def rank(self, gpu: Gpu) -> int | None:
+        """The rank on this card: as a file states it; else the late rank whose local rank is the card's index."""
+        known = self.case.known
+        rank = known.rank_of_gpu(gpu.host, gpu.pci) if gpu.pci else None
+        if rank is not None:
+            return rank
+        likely = known.likely_rank_of_gpu(gpu.host, gpu.pci) if gpu.pci else None
+        if likely is None and gpu.index is not None and gpu.host is not None and not known.devices_chosen:
+            found = [
+                r
+                for r in known.ranks_on(gpu.host)
+                if (place := known.ranks[r]).local_rank == gpu.index and (place.gpu is None or not place.gpu.pci)
+            ]
+            likely = found[0] if len(found) == 1 else None
+        return likely if likely in self.late else None
+
+    def cards(self, events: Iterable[Event]) -> dict[_Card, tuple[Gpu, list[Event]]]:
+        """The events, by the card that they name."""
+        found: dict[_Card, tuple[Gpu, list[Event]]] = {}
+        for event in events:
+            gpu = self.gpu(event)
+            if gpu is not None:
+                found.setdefault(_key(gpu), (gpu, []))[1].append(event)
+        return found
+
+
+def _name(gpu: Gpu) -> str:
+    """'GPU 3 (0000:c1:00.0) in node-a'."""
+    said = f"GPU {gpu.index}" if gpu.index is not None else f"GPU {gpu.pci or gpu.uuid or gpu.serial}"
+    if gpu.index is not None and gpu.pci:
+        said += f" ({gpu.pci})"
+    return said + (f" in {gpu.host}" if gpu.host else "")
+
+
+def _aside(case: Case, *, sure: bool = False) -> bool:
+    """Is this worth showing, but no ground to call anybody the culprit?
+
+    The engine weighs up whatever struck the late rank's host. A state that may be as old as the machine must not gain
+    by that, so beside a job's failure it is told of without a subject.
+    """
+    return case.job and not sure
+
+
+def _named(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    """Cards that the engine can hold apart: it compares addresses, so one without may only stand alone."""
+    with_address = tuple(g for g in gpus if g.pci)
+    return with_address if with_address else tuple(gpus) if len(gpus) == 1 else ()
+
+
+# --- heat -------------------------------------------------------------------------------------------------------------
+
+
+def _says_heat(event: Event) -> bool:
+    if event.kind == "gpu-metric":
+        rose = text(event, "metric") == "thermal_violation" and number(event, "before") is not None
+        return rose or text(event, "metric") == "temperature_c"
+    return event.kind in ("gpu-hot", "gpu-throttled", "smi-thermal") and event.role != "context"
+
+
+def _until(case: Case, event: Event) -> Event:
+    """The event at the part of its spell that is nearest to the failure."""
+    lasted_s, onset = number(event, "lasted_s"), case.onset_ns
+    if onset is None and case.detected is not None:
+        onset = case.detected.time_ns
+    if event.time_ns is None or lasted_s is None or onset is None:
+        return event
+    return replace(event, time_ns=max(event.time_ns, min(event.time_ns + lasted_s * SECOND, onset)))
+
+
+def _heat(gpu: Gpu, inside: Sequence[Event]) -> str:
+    hot = [e for e in inside if e.kind == "gpu-hot"]
+    slow = [e for e in inside if e.kind in ("gpu-throttled", "smi-thermal")]
+    parts = []
+    if hot:
+        lasted_s, peak = max(number(e, "lasted_s") or 0 for e in hot), max(number(e, "peak_c") or 0 for e in hot)
+        parts.append(f"was above {number(hot[0], 'limit_c')} °C for {words.duration(lasted_s)} (up to {peak} °C)")
+    if slow:
+        lasted_s = max(number(e, "lasted_s") or 0 for e in slow)
+        parts.append("slowed down because of heat" + (f" for {words.duration(lasted_s)}" if lasted_s else ""))
+    if not parts:
+        peak = max((number(e, "value") or 0 for e in inside if text(e, "metric") == "temperature_c"), default=0)
+        parts.append(f"was at {peak} °C" if peak else "was slowed down because of heat between two scrapes")
+    return f"{_name(gpu)} {' and '.join(parts)}"
+
+
+def _explained(case: Case, rank: int, gpu: Gpu) -> bool:
+    """Does some line state another cause on this rank, its card, or its host?"""
+    for event in case.events:
+        if event.role != "cause" or event.cause in (None, "gpu_thermal"):
+            continue
+        if event.rank == rank:
+            return True
+        here = event.host is not None and gpu.host is not None and same_host(event.host, gpu.host)
+        if here and event.rank is None and event.gpu_pci in (None, gpu.pci):
+            return True
+    return False
+
+
+@rule
+def gpu_hot(case: Case) -> Iterator[Finding]:
+    """Heat slows a card down. It counts where the slow card's rank is the late one and its neighbours are cooler."""
+    who = _Who.of(case)
+    cards = who.cards(e for e in case.events if _says_heat(e))
+    hosts = Counter(host for host, _ in cards)
+    aside: list[Finding] = []
+    for (host, _), (gpu, inside) in cards.items():
+        shift, why = max((case.timing(_until(case, e)) for e in inside), key=lambda x: x[0])
+        rank = who.rank(gpu)
+        known = sum(len(g) for name, g in case.known.gpus.items() if name and host and same_host(name, host))
+        all_hot = hosts[host] > 2 and hosts[host] * 2 > known
+        counts = (
+            rank is not None and rank in who.late and not all_hot and shift > -1 and not _explained(case, rank, gpu)
+        )
+        named = counts or not case.job
+        finding = Finding(
+            cause="gpu_thermal",
+            says=_heat(gpu, inside)
+            + (f" while its rank {rank} was late" if counts else "")
+            + (f" ({why})" if why else "")
+            + (" – like most GPUs there" if all_hot else ""),
+            weight=(weight("hot_and_late") if counts else weight("hot_besides")) + shift,
+            ranks=(rank,) if rank is not None and named else (),
+            hosts=(gpu.host,) if gpu.host and named else (),
+            gpus=_named([gpu]) if named else (),
+            events=tuple(inside[:3]),
+            onset_ns=inside[0].time_ns,
+        )
+        if named:
+            yield finding
+        else:
+            aside.append(finding)
+    if aside:
+        first = max(aside, key=lambda f: f.weight)
+        more = f"; {words.count(len(aside) - 1, 'more GPU')} in the same way" if len(aside) > 1 else ""
+        yield replace(first, says=first.says + more)
+
+
+# --- diagnostics and counters -----------------------------------------------------------------------------------------
+
+SPECIFIC_FIRST = ("gpu_off_bus", "gpu_memory", "nvlink", "pcie_link", "gpu_thermal", "gpu_other")
+"""Of what one card fails in, the test that says most."""
+
+
+@rule
+def diagnostic_failed(case: Case) -> Iterator[Finding]:
+    """A test of the card alone, made for this question, failed: DCGM's diagnostic, gpu-burn."""
+    who = _Who.of(case)
+    cards = who.cards(e for e in case.of("dcgm-fail", "gpu-burn-faulty") if e.role == "cause" and e.cause)
+    same_host_and_cause: Counter[tuple[str | None, str]] = Counter()
+    chosen = []
+    for (host, _), (gpu, inside) in cards.items():
+        inside.sort(key=lambda e: SPECIFIC_FIRST.index(e.cause) if e.cause in SPECIFIC_FIRST else len(SPECIFIC_FIRST))
+        same_host_and_cause[host, inside[0].cause or ""] += 1
+        chosen.append((host, gpu, inside))
+    for host, gpu, inside in chosen:
+        first, rank = inside[0], who.rank(gpu)
+        tests = list(dict.fromkeys(text(e, "test") or "gpu-burn" for e in inside))
+        says = text(first, "says")
+        alone = same_host_and_cause[host, first.cause or ""] == 1
+        yield Finding(
+            cause=first.cause or "gpu_other",
+            says=f"{_name(gpu)} failed {words.listing(tests)}" + (f": {says[:140]}" if says else ""),
+            weight=weight("diagnostic_failed"),
+            ranks=(rank,) if rank is not None else (),
+            hosts=(gpu.host,) if gpu.host else (),
+            gpus=_named([gpu]) if alone or gpu.pci else (),
+            events=tuple(inside[:3]),
+            detail="diagnostic",
+        )
+
+
+@rule
+def exporter_keeps_last_xid(case: Case) -> Iterator[Finding]:
+    """The exporter's gauge has the number of the last Xid only, from whenever; the kernel log would have the story."""
+    who = _Who.of(case)
+    logged = {(number(e, "xid"), e.gpu_pci) for e in case.of("xid")}
+    for gpu, inside in who.cards(e for e in case.of("exporter-xid") if e.role == "symptom").values():
+        first = inside[0]
+        xid = number(first, "value")
+        if first.cause is None or (xid, gpu.pci) in logged:
+            continue
+        rank = who.rank(gpu)
+        new = number(first, "before") is not None
+        shift, why = case.timing(first) if new else (0.0, None)
+        aside = _aside(case, sure=new or rank in who.late)
+        yield Finding(
+            cause=first.cause,
+            says=f"dcgm-exporter shows Xid {xid} ({text(first, 'short')}) as the last one of {_name(gpu)}"
+            + ("; the scrape before did not" if new else "; when it came is not known")
+            + (f" ({why})" if why else ""),
+            weight=weight("beside") if aside else weight("last_xid") + (0.6 if new else 0.0) + shift,
+            ranks=(rank,) if rank is not None and not aside else (),
+            hosts=(gpu.host,) if gpu.host and not aside else (),
+            gpus=() if aside else _named([gpu]),
+            events=(first,),
+            inference=not new,
+            onset_ns=first.time_ns,
+        )
+
+
+RISES = {
+    "ecc_volatile_corrected": ("gpu_ecc_leak", 10, "corrected memory errors"),
+    "ecc_aggregate_corrected": ("gpu_ecc_leak", 10, "corrected memory errors"),
+    "remapped_corrected": ("gpu_ecc_leak", 1, "memory rows remapped for corrected errors"),
+    "ecc_volatile_uncorrected": ("gpu_memory", 1, "uncorrectable memory errors"),
+    "ecc_aggregate_uncorrected": ("gpu_memory", 1, "uncorrectable memory errors"),
+    "remapped_uncorrected": ("gpu_memory", 1, "memory rows remapped for uncorrectable errors"),
+}
+"""Counter → (cause, smallest rise that means something, words). The rise of ten is our judgement."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rise:
+    before: int
+    after: int
+    events: tuple[Event, ...]
+
+
+def _rise(inside: Sequence[tuple[int, Event]]) -> _Rise | None:
+    """The largest rise of one counter: inside a file as its scrapes show it, between files by their times."""
+    best: _Rise | None = None
+    for value, event in inside:
+        before = number(event, "before")
+        if before is not None and value > before and (best is None or value - before > best.after - best.before):
+            best = _Rise(before, value, (event,))
+    timed = sorted([x for x in inside if x[1].time_ns is not None], key=lambda x: x[1].time_ns or 0)
+    if len({e.time_ns for _, e in timed}) > 1:
+        (low, first), (high, last) = timed[0], timed[-1]
+        if high > low and (best is None or high - low > best.after - best.before):
+            best = _Rise(low, high, (first, last))
+    return best
+
+
+@rule
+def counters_rose(case: Case) -> Iterator[Finding]:
+    """Memory errors counted between two looks at the same card. One look proves nothing: counters never go down."""
+    who = _Who.of(case)
+    series: dict[tuple[_Card, str], tuple[Gpu, list[tuple[int, Event]]]] = {}
+    for event in case.of("gpu-metric", "gpu-info"):
+        metric = text(event, "metric")
+        if event.kind == "gpu-metric":
+            values = {metric: number(event, "value")} if metric in RISES else {}
+        else:
+            values = {k: number(event, k) for k in RISES if event.time_ns is not None}
+        counted = [(name, value) for name, value in values.items() if name is not None and value is not None]
+        gpu = who.gpu(event) if counted else None
+        for name, value in counted:
+            if gpu is not None:
+                series.setdefault((_key(gpu), name), (gpu, []))[1].append((value, event))
+    told: set[tuple[_Card, str]] = set()
+    for (card, name), (gpu, inside) in series.items():
+        cause, least, what = RISES[name]
+        rise = _rise(inside)
+        if rise is None or rise.after - rise.before < least or (card, cause) in told:
+            continue
+        told.add((card, cause))
+        shift, why = case.timing(rise.events[-1])
+        rank = who.rank(gpu)
+        yield Finding(
+            cause=cause,
+            says=f"{_name(gpu)}: {what} rose from {rise.before:,} to {rise.after:,}" + (f" ({why})" if why else ""),
+            weight=weight("counter_rose") + (0.6 if cause == "gpu_memory" else 0.0) + max(shift, -0.5),
+            ranks=(rank,) if rank is not None else (),
+            hosts=(gpu.host,) if gpu.host else (),
+            gpus=_named([gpu]),
+            events=rise.events,
+            onset_ns=rise.events[0].time_ns,
+            detail="trend" if cause == "gpu_ecc_leak" else None,
+        )
+
+
+# --- listings ---------------------------------------------------------------------------------------------------------
+
+MOST_GONE = 2
+"""Cards missing from a listing. More of them is rather another view of the machine. Our judgement."""
+
+
+@dataclass(slots=True)
+class _Listing:
+    """The cards that one run of one tool saw."""
+
+    tool: str
+    source: str
+    time_ns: int | None
+    cards: dict[str, Event]
+
+    def what(self) -> str:
+        return {"smi": "nvidia-smi", "lspci": "lspci", "proc": "/proc/driver/nvidia"}[self.tool]
+
+
+def _tool(event: Event) -> str | None:
+    said = event.evidence.text
+    if "NVRM" in said or "[nvidia-drm]" in said or "Initialized nvidia-drm" in said:
+        return None  # single lines of the kernel log, no listing
+    if "Bus Location" in said:
+        return "proc"
+    return "lspci" if "NVIDIA Corporation" in said else "smi"
+
+
+def _listings(case: Case, who: _Who) -> dict[str, list[_Listing]]:
+    """Host → listings. A card that comes again in one file begins another listing."""
+    jobs = {r.path for r in case.rows if r.format == "job-log"}
+    address = {g.uuid: g.pci for gpus in case.known.gpus.values() for g in gpus if g.uuid and g.pci}
+    open_: dict[tuple[str, str, str], _Listing] = {}
+    found: dict[str, list[_Listing]] = defaultdict(list)
+    for event in sorted(case.of("gpu-info"), key=lambda e: (e.evidence.source, e.evidence.line or 0)):
+        host, tool, source = who.host(event), _tool(event), event.evidence.source
+        uuid = text(event, "uuid")
+        pci = event.gpu_pci or (address.get(uuid) if uuid else None)
+        if host is None or tool is None or pci is None or source in jobs or event.details.get("excluded"):
+            continue
+        key = (short(host), tool, source)
+        listing = open_.get(key)
+        if listing is None or pci in listing.cards:
+            listing = open_[key] = _Listing(tool, source, event.time_ns, {})
+            found[short(host)].append(listing)
+        listing.cards[pci] = event
+    return found
+
+
+def _gone(larger: _Listing, smaller: _Listing) -> list[str]:
+    """Cards of one listing that the other lacks, if the other is a listing of the same machine's like cards."""
+    missing = sorted(set(larger.cards) - set(smaller.cards))
+    if not missing or len(missing) > MOST_GONE or not set(smaller.cards) <= set(larger.cards):
+        return []
+    if len(smaller.cards) < 2 or len(smaller.cards) < len(missing) * 2:
+        return []
+    others = {text(larger.cards[p], "model") for p in smaller.cards}
+    # a card of another make may be there for the screen, and not for the driver
+    return missing if all(text(larger.cards[p], "model") in others for p in missing) else []
+
+
+@rule
+def gpu_no_longer_listed(case: Case) -> Iterator[Finding]:
+    """A card that one listing of a host has and another has not: gone, without any message."""
+    who = _Who.of(case)
+    for event in case.of("gpu-vanished"):
+        gpu = who.gpu(event)
+        if gpu is None:
+            continue
+        shift, why = case.timing(event)
+        rank = who.rank(gpu)
+        yield Finding(
+            cause="gpu_off_bus",
+            says=f"{_name(gpu)} gave no more samples while {number(event, 'others')} others went on"
+            + (f" ({why})" if why else ""),
+            weight=weight("no_longer_listed") + shift,
+            ranks=(rank,) if rank is not None else (),
+            hosts=(gpu.host,) if gpu.host else (),
+            gpus=_named([gpu]),
+            events=(event,),
+            inference=True,
+            onset_ns=event.time_ns,
+        )
+    for listings in _listings(case, who).values():
+        best: tuple[float, list[str], _Listing, _Listing, str] | None = None
+        for larger in listings:
+            for smaller in listings:
+                if larger is smaller or not (missing := _gone(larger, smaller)):
+                    continue
+                value, how = weight("no_longer_listed") - 0.5, "another listing of the same host"
+                if larger.time_ns is not None and smaller.time_ns is not None and larger.time_ns != smaller.time_ns:
+                    later = smaller.time_ns > larger.time_ns
+                    value = weight("no_longer_listed") - (0.0 if later else 1.0)
+                    how = "a later listing" if later else "an earlier listing"
+                elif larger.tool == "lspci" and smaller.tool != "lspci":
+                    value, how = weight("no_longer_listed") - 0.4, "the driver's own listing"
+                if best is None or value > best[0]:
+                    best = (value, missing, larger, smaller, how)
+        if best is None:
+            continue
+        value, missing, larger, smaller, how = best
+        host = who.host(larger.cards[missing[0]])
+        gpus = tuple(case.known.gpu(host, p) for p in missing)
+        ranks = {r for g in gpus if (r := who.rank(g)) is not None}
+        yield Finding(
+            cause="gpu_off_bus",
+            says=f"GPU {words.listing(missing)} stands in {larger.what()} ({len(larger.cards)} GPUs) and is missing "
+            f"from {how} ({smaller.what()}, {len(smaller.cards)} GPUs) of {host}",
+            weight=value,
+            ranks=tuple(sorted(ranks)),
+            hosts=(host,) if host else (),
+            gpus=gpus,
+            events=(*(larger.cards[p] for p in missing), next(iter(smaller.cards.values()))),
+            inference=True,
+            detail="bus",
+        )
+
+
+# --- network ports ----------------------------------------------------------------------------------------------------
+
+
+@rule
+def port_down_here(case: Case) -> Iterator[Finding]:
+    """A port that is down where it was up, or where the other hosts have it up. Unused ports are down as well."""
+    who = _Who.of(case)
+    ports: dict[tuple[str, str], dict[bool, list[Event]]] = defaultdict(lambda: {True: [], False: []})
+    names: dict[str, str] = {}
+    for event in case.of("port-state"):
+        host, dev = who.host(event), text(event, "dev") or text(event, "netdev")
+        if host is not None and dev is not None:
+            names.setdefault(short(host), host)
+            ports[short(host), dev][text(event, "state") == "up"].append(event)
+    for (host, dev), states in ports.items():
+        if not states[False]:
+            continue
+        down = states[False][0]
+        elsewhere = [(h, s) for (h, d), s in ports.items() if d == dev and h != host]
+        up_there = [s[True][0] for _, s in elsewhere if s[True] and not s[False]]
+        shift, why = case.timing(down) if down.time_ns is not None else (0.0, None)
+        if states[True]:
+            other, says = states[True][0], "was up in another report of the same host"
+        elif up_there and len(up_there) * 2 > len(elsewhere):
+            other, says = up_there[0], f"is up on {words.count(len(up_there), 'other host')}"
+        else:
+            seen = [e for e in case.events if e.cause == "nic_link_down" and short(e.host or host) == host]
+            report_only = seen and all(e.kind == "ibstat-down" for e in seen)
+            if elsewhere and report_only:
+                yield Finding(
+                    cause="nic_link_down",
+                    says=f"Port {dev} is down on {names[host]} as on the other hosts: it is not in use",
+                    weight=weight("port_unused"),
+                    hosts=(names[host],),
+                    events=(down,),
+                )
+            continue
+        yield Finding(
+            cause="nic_link_down",
+            says=f"Port {dev} of {names[host]} is {text(down, 'state')} and {says}"
+            + (f" ({recommended})" if (recommended := text(down, "recommendation")) else "")
+            + (f" ({why})" if why else ""),
+            weight=weight("port_down") + shift,
+            hosts=(names[host],),
+            events=(down, other),
+            onset_ns=down.time_ns,
+        )
+
+
+# --- file systems -----------------------------------------------------------------------------------------------------
+
+FITS = {
+    "no space": ("space", "inodes"),
+    "inodes": ("inodes", "space"),
+    "quota": ("quota of space", "quota of inodes"),
+    "read-only": ("read-only",),
+    "write failed": ("space", "inodes", "quota of space", "read-only"),
+}
+"""How a write failed → the states of a file system that explain it. No inodes left says ENOSPC, too."""
+
+
+def _under(path: str, mount: str) -> bool:
+    return mount == "/" or path == mount or path.startswith(mount.rstrip("/") + "/")
+
+
+@rule
+def file_system_full(case: Case) -> Iterator[Finding]:
+    """The file system that a write failed on is full, read-only, or out of quota: the two confirm each other."""
+    who = _Who.of(case)
+    states = case.of("file-system")
+    for error in case.of("storage-error"):
+        detail, path = text(error, "detail") or "", text(error, "path")
+        fits = FITS.get(detail, ())
+        host = who.host(error)
+        here = [s for s in states if s.host is None or host is None or same_host(s.host, host)]
+        here = [s for s in here if text(s, "what") in fits]
+        under = [s for s in here if path and _under(path, text(s, "mount") or "?")]
+        if path is None and len({text(s, "mount") for s in here}) == 1:
+            under = here
+        if not under or error.role not in ("cause", "symptom"):
+            continue
+        state = max(under, key=lambda s: len(text(s, "mount") or ""))
+        mount, what = text(state, "mount"), text(state, "what")
+        full = number(state, "used_percent")
+        how = {"read-only": "is mounted read-only", "inodes": f"has used {full} % of its inodes"}.get(
+            what or "", f"is {full} % full" if full is not None else f"has its {what} used up"
+        )
+        yield Finding(
+            cause="shm_full" if mount == "/dev/shm" else "storage_write_failed",
+            says=f"{mount}, on which the write failed, {how}",
+            weight=weight("full_where_written") - (0.0 if path else 0.6),
+            ranks=(error.rank,) if error.rank is not None else (),
+            hosts=(host,) if host else (),
+            events=(state, error),
+            detail={"space": "no space", "read-only": "read-only", "inodes": "no space"}.get(what or "", "quota"),
+        )
+        break
+
+
+# --- schedulers -------------------------------------------------------------------------------------------------------
+
+JOB_IN_NAME = re.compile(r"(?:slurm|job|jobid)[-_.]?(\d{3,12})(?!\d)", re.IGNORECASE)
+
+
+def _job_ids(case: Case) -> set[str]:
+    """Slurm job numbers that logs and file names speak of."""
+    found = {m[1] for r in case.rows for m in JOB_IN_NAME.finditer(r.path.rsplit("/", 1)[-1])}
+    for event in case.of("slurm-cancel", "slurm-time-limit", "preempted"):
+        if job := text(event, "job"):
+            found.add(re.split(r"[.+]", job)[0])
+    return found
+
+
+def _strange(case: Case, host: str | None) -> bool:
+    """Is this a host on which the job, as far as it is known, had nothing?"""
+    used = {p.host for p in case.known.ranks.values() if p.host}
+    return host is not None and bool(used) and not any(same_host(host, h) for h in used)
+
+
+@rule
+def scheduler_remembers(case: Case) -> Iterator[Finding]:
+    """How Slurm says the job ended, and which nodes it could not reach. People cancel jobs that hang already."""
+    rows = [e for e in case.of("slurm-state") if e.role == "cause"]
+    ids = _job_ids(case) & {text(e, "job") or "" for e in case.of("slurm-state")}
+    listed = {text(e, "job") for e in case.of("slurm-state")}
+    rows = [e for e in rows if text(e, "job") in ids] if ids else rows if len(listed) == 1 else []
+    silent = [e for e in case.of("slurm-node") if e.role == "symptom" and e.cause and not _strange(case, e.host)]
+    for event in rows:
+        hosts: tuple[str, ...] = (event.host,) if event.host else ()
+        if event.cause == "node_lost":
+            hosts = hosts or tuple(sorted({e.host for e in silent if e.host}))[:4]
+        elif event.cause == "preempted":
+            seen = case.detected
+            if seen is not None and case.aligned.before(event, seen) is not True:
+                continue  # it was stopped because it hung
+            hosts = ()
+        yield Finding(
+            cause=event.cause or "preempted",
+            says=f"Slurm's record of job {text(event, 'job')}: {text(event, 'state')}",
+            weight=weight("scheduler_remembers"),
+            hosts=hosts,
+            events=(event, *(silent[:2] if event.cause == "node_lost" else ())),
+            detail=text(event, "what"),
+            onset_ns=event.time_ns if event.cause == "preempted" else None,
+        )
+        break
+    for host, inside in _by_host(silent).items():
+        shift, why = case.timing(inside[0])
+        yield Finding(
+            cause="node_lost",
+            says=f"Slurm lost contact with {host} ({text(inside[0], 'reason') or text(inside[0], 'state')})"
+            + (f" ({why})" if why else ""),
+            weight=weight("node_silent") + shift,
+            hosts=(host,),
+            events=tuple(inside[:2]),
+            onset_ns=inside[0].time_ns,
+        )
+
+
+def _by_host(events: Iterable[Event]) -> dict[str, list[Event]]:
+    found: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        if event.host:
+            found[event.host].append(event)
+    return found
+
+
+@rule
+def cluster_remembers(case: Case) -> Iterator[Finding]:
+    """Kubernetes: containers killed at their memory limit, nodes whose kubelet went silent."""
+    for event in case.of("k8s-pod-ended"):
+        pod, node = text(event, "pod"), text(event, "node")
+        ranks = case.known.ranks_on(pod) or case.known.ranks_on(node)
+        host = pod if case.known.ranks_on(pod) else event.host or pod
+        if event.cause is None or event.role == "context" or (not ranks and _strange(case, host)):
+            continue
+        shift, why = case.timing(event)
+        yield Finding(
+            cause=event.cause,
+            says=f"Kubernetes: a container of pod {pod} ended with {text(event, 'reason')}"
+            + (f" (exit code {code})" if (code := number(event, "exit_code")) is not None else "")
+            + (f" on {node}" if node else "")
+            + (f" ({why})" if why else ""),
+            weight=(weight("cluster_states_it") if event.role == "cause" else 1.2) + shift,
+            ranks=ranks if pod and len(ranks) == 1 else (),
+            hosts=(host,) if host else (),
+            events=(event,),
+            onset_ns=event.time_ns,
+        )
+    lost = [e for e in case.of("k8s-node-not-ready") if not _strange(case, e.host)]
+    for host, inside in _by_host(lost).items():
+        timed = [e for e in inside if e.time_ns is not None] or inside
+        shift, why = case.timing(timed[0])
+        yield Finding(
+            cause="node_lost",
+            says=f"Kubernetes: node {host} is not ready" + (f" ({why})" if why else ""),
+            weight=weight("node_silent") + shift,
+            hosts=(host,),
+            events=tuple(timed[:2]),
+            onset_ns=timed[0].time_ns,
+        )
+
+
+# --- board and links --------------------------------------------------------------------------------------------------
+
+
+@rule
+def board_sensors(case: Case) -> Iterator[Finding]:
+    """The board's controller shows a critical temperature, fan, voltage or supply at the moment it was asked."""
+    who = _Who.of(case)
+    groups: dict[tuple[str, str | None], list[Event]] = defaultdict(list)
+    for event in case.of("bmc-sensor"):
+        if event.role == "symptom" and event.cause:
+            groups[event.cause, who.host(event)].append(event)
+    for (cause, host), inside in groups.items():
+        names = words.listing([text(e, "sensor") or "a sensor" for e in inside][:4])
+        yield Finding(
+            cause=cause,
+            says=f"The BMC{f' of {host}' if host else ''} shows {names} beyond its limits "
+            f"({inside[0].evidence.text[:100].strip()})",
+            weight=weight("beside") if _aside(case) else weight("board_limit"),
+            hosts=(host,) if host and not _aside(case) else (),
+            events=tuple(inside[:3]),
+        )
+
+
+@rule
+def links_measured(case: Case) -> Iterator[Finding]:
+    """nccl-tests and the topology matrix: links that are slower or fewer than they should be."""
+    who = _Who.of(case)
+    for event in case.of("topology-odd"):
+        gpu = who.gpu(event)
+        if gpu is None:
+            continue
+        yield Finding(
+            cause="nvlink",
+            says=f"{_name(gpu)} has {number(event, 'links')} NVLinks to the others, its like have "
+            f"{number(event, 'usual')}",
+            weight=weight("beside") if _aside(case) else weight("fewer_links"),
+            hosts=(gpu.host,) if gpu.host and not _aside(case) else (),
+            gpus=() if _aside(case) else _named([gpu]),
+            events=(event,),
+        )
+    for event in case.of("nccl-test", "nccl-test-wrong"):
+        if event.role != "symptom" or event.cause is None:
+            continue
+        host = who.host(event)
+        wrong = number(event, "wrong")
+        yield Finding(
+            cause=event.cause,
+            says=f"nccl-tests{f' on {host}' if host else ''}: {words.count(wrong, 'wrong value')}"
+            if wrong is not None
+            else f"nccl-tests on {host}: {event.details.get('peak_gb_s')} GB/s of bus bandwidth, "
+            f"{event.details.get('expected_gb_s')} or more are usual",
+            weight=weight("beside") if _aside(case) else weight("slow_links") + (0.4 if wrong is not None else 0.0),
+            hosts=(host,) if host and not _aside(case) else (),
+            events=(event,),
+        )

@@ -206,6 +206,8 @@ def _elsewhere(line: Line) -> Iterator[re.Match[str]]:
 
 @parser(title="PyTorch NCCL watchdog: where this rank stands in the group", literals=STATUS_LITERALS)
 def pg_status(line: Line) -> Iterator[Event]:
+    if "signal" in line.text and DUMP.search(near(line)):
+        return  # the same counters in the monitor's words: pg_dump
     for found, text, first in whole(line, STATUS, STATUS_LITERALS):
         yield line.event(
             "pg-status",

@@ -112,11 +112,14 @@ SAVED = re.compile(
     r"|weights|/\S)|\bwrote (?:checkpoint|/\S)"
     r"|\bcheckpoint\b[^\n]{0,200}?\b(?:finished|saved|written|complete[d]?)\b|\bfinished (?:saving|writing))"
 )
+SAVING_WORDS = ("sav", "writ", "wrote", "checkpoint")
+"""In every line that tells of a save, lower case."""
 PATH = re.compile(r"(?<![\w.])(?P<path>(?:/|s3://|gs://)[\w.@%+=~/-]{2,300})")
 NUMBERED = re.compile(r"(?i)(?:step|iter(?:ation)?|epoch|_|-)[_= ]?(?P<step>\d{2,12})(?=\D|$)")
-STAGES: tuple[tuple[str, re.Pattern[str]], ...] = (
+STAGES: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
     (
         "finished",
+        ("max_", "finali", "complete", "finish", "done", "train_runtime"),
         re.compile(
             r"(?i)`Trainer\.fit` stopped: `max_|\bfinali[sz]e done\b|\btraining (?:is )?(?:complete[d]?|finished"
             r"|done)\b"
@@ -125,21 +128,24 @@ STAGES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     (
         "validation",
+        ("valid", "eval", "sanity"),
         re.compile(
             r"(?i)\b(?:running|start(?:ing|ed)?|begin(?:ning)?|\*{3,} running) (?:\w{1,20} )?(?:validation"
             r"|evaluation|eval)\b|\bvalidating\b|\bvalidation\b.{0,40}(?:start|running)|\bsanity checking\b"
         ),
     ),
-    ("tokenizing", re.compile(r"(?i)\b(?:running tokenizer|tokeniz(?:ing|e)\b)")),
-    ("preprocessing", re.compile(r"(?i)\bpre-?processing\b")),
-    ("compiling", re.compile(r"(?i)\bcompiling\b|\btorch\.compile\b.{0,60}(?:start|warm)")),
+    ("tokenizing", ("tokeniz",), re.compile(r"(?i)\b(?:running tokenizer|tokeniz(?:ing|e)\b)")),
+    ("preprocessing", ("processing",), re.compile(r"(?i)\bpre-?processing\b")),
+    ("compiling", ("compil",), re.compile(r"(?i)\bcompiling\b|\btorch\.compile\b.{0,60}(?:start|warm)")),
     (
         "loading checkpoint",
+        ("load", "resum", "restor"),
         re.compile(
             r"(?i)\b(?:loading|resuming|restoring)\b[^\n]{0,60}?(?:checkpoint|\bfrom\b)|\bload(?:ed)? checkpoint\b"
         ),
     ),
 )
+"""Stage, words of which one stands in every line that tells of it (lower case), and how it is told."""
 KINDS: tuple[tuple[str, str], ...] = (
     ("tokeniz", "tokenizing"),
     ("preprocess", "preprocessing"),
@@ -192,11 +198,11 @@ def measures(text: str) -> dict[str, Detail]:
     if "time" in lowered and (time := STEP_TIME.search(text)):
         unit = time["unit"] or time["named"] or time["in"] or "s"
         found["step_ms"] = float(time["time"]) * (1 if unit.lower() == "ms" else 1000)
-    elif "/" in text and (rates := RATE.findall(text)):
+    elif ("it/s" in text or "s/it" in text) and (rates := RATE.findall(text)):
         rate, unit = float(rates[-1][0]), rates[-1][1]
         if rate > 0:
             found["step_ms"] = round(1000 / rate if unit == "it/s" else rate * 1000, 3)
-    if ("len" in lowered or "tokens" in lowered) and (length := SEQUENCE.search(text)):
+    if ("seq" in lowered or "tokens" in lowered) and (length := SEQUENCE.search(text)):
         found["sequence"] = int(length["length"])
     return {k: v for k, v in found.items() if v is not None}
 
@@ -213,11 +219,12 @@ def progress(line: Line) -> Iterator[Event]:
     if len(text) > LONGEST:
         text = f"{text[: LONGEST // 2]} {text[-LONGEST // 2 :]}"
     bar = None
-    for bar in BAR.finditer(text):  # noqa: B007 - of several glued together the last one counts
+    for bar in BAR.finditer(text) if "%|" in text else ():  # noqa: B007 - of several glued together the last one counts
         pass
-    if bar is None and (ELSEWHERE.search(text) or ELSEWHERE.search(raw[:LONGEST])):
+    if bar is None and (ELSEWHERE.search(text) or (raw != text and ELSEWHERE.search(raw[:LONGEST]))):
         return
-    loss = LOSS.search(text)
+    lowered = text.lower()
+    loss = LOSS.search(text) if "loss" in lowered else None
     word = loss["loss"].lower() if loss else ""
     lost = float(word) if word and word not in ("nan", "inf") else None
     extra: dict[str, Detail] = {"loss_says": word} if word in ("nan", "inf") else {}
@@ -238,8 +245,11 @@ def progress(line: Line) -> Iterator[Event]:
             },
         )
         return
-    saving = SAVING.search(text)
-    done = None if saving else SAVED.search(text)  # "Saving checkpoint … after 3 complete epochs" has only begun
+    keeps = any(x in lowered for x in SAVING_WORDS)
+    saving = SAVING.search(text) if keeps else None
+    done = (
+        SAVED.search(text) if keeps and not saving else None
+    )  # "Saving checkpoint … after 3 complete epochs" has only begun
     if done or saving:
         path = PATH.search(text)
         step = NUMBERED.search(path["path"] if path else text)
@@ -253,8 +263,8 @@ def progress(line: Line) -> Iterator[Event]:
             },
         )
         return
-    for what, pattern in STAGES:
-        if pattern.search(text):
+    for what, signs, pattern in STAGES:
+        if any(x in lowered for x in signs) and pattern.search(text):
             yield line.event(
                 "progress",
                 role="context",
@@ -267,7 +277,7 @@ def progress(line: Line) -> Iterator[Event]:
         step
         or "gpu_used_bytes" in extra
         or "host_rss_bytes" in extra
-        or (loss and "epoch" in text.lower())
+        or (loss and "epoch" in lowered)
         or (loss and text.lstrip().startswith("{"))
     ):
         total = step["total"] if step else None

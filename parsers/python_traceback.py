@@ -28,7 +28,7 @@ from .storage import errno_of, in_shared_memory
 HEADER = "Traceback (most recent call last)"
 LONGEST = 600
 """Physical lines behind a header that are looked through, other processes' among them; our judgement."""
-SHORT = 80
+SHORTEST, SHORT = 16, 80
 WOVEN = 16
 """Tracebacks of unknown processes between this one's lines, beyond which it is given up; our judgement."""
 FRAMES = 12
@@ -153,10 +153,13 @@ def _owner(line: Line) -> Line:
 
 def _behind(line: Line) -> Iterator[Line]:
     """The next lines; most tracebacks end within the first few."""
-    first = line.after(SHORT)
-    yield from first
-    if len(first) == SHORT:
-        yield from line.after(LONGEST)[SHORT:]
+    done = 0
+    for most in (SHORTEST, SHORT, LONGEST):
+        lines = line.after(most)
+        yield from lines[done:]
+        if len(lines) < most:
+            return
+        done = most
 
 
 def _chain(line: Line) -> list[Raised]:

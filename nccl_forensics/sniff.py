@@ -17,9 +17,7 @@ _BY_CONTENT: tuple[tuple[str, re.Pattern[bytes]], ...] = (
     ),
     (
         "job-log",
-        re.compile(
-            rb"(?m)^Traceback \(most recent call last\)|torchrun|(?i:\bloss[ =:'\"]+[\d.]+)|\d+(?:\.\d+)?(?:it/s|s/it)"
-        ),
+        re.compile(rb"(?m)^Traceback \(most recent call last\)|torchrun|(?i:\bloss[ =:'\"]+[\d.])|\d(?:it/s|s/it)"),
     ),
     ("scheduler", re.compile(rb"(?m)^(?:srun|slurmstepd|sbatch|pdsh@\S+): ")),
     (
@@ -33,7 +31,7 @@ _BY_CONTENT: tuple[tuple[str, re.Pattern[bytes]], ...] = (
     ("dcgm-exporter", re.compile(rb"(?m)^(?:# (?:HELP|TYPE) )?DCGM_FI_\w{4,60}[ {]")),
     ("gpu-burn", re.compile(rb"(?m)^Burning for \d+ sec|^\d[\d.]{0,6}%  proc'd: ")),
     ("nccl-tests", re.compile(rb"(?m)^# nThread \d+ nGpus \d|^# Avg bus bandwidth")),
-    ("gpu-topology", re.compile(rb"(?m)^\s+(?:\x1b\[4m)?GPU0\s.{0,2000}CPU Affinity")),
+    ("gpu-topology", re.compile(rb"(?m)^[^\S\n]+(?:\x1b\[4m)?GPU0\s.{0,2000}CPU Affinity")),
     (
         "bmc",
         re.compile(
@@ -78,7 +76,7 @@ _BY_CONTENT: tuple[tuple[str, re.Pattern[bytes]], ...] = (
     (
         "syslog",
         re.compile(
-            rb"(?m)^(?:<\d+>1 )?(?:\S{2,6}\.?\s+[ \d]\d|\d{4}-\d\d-\d\d)[T ][\d:.,]+\S* \S+ [\w./-]+(?:\[\d+\])?:"
+            rb"(?m)^(?:<\d+>1 )?(?:\S{2,6}\.?\s+[ \d]\d|\d{4}-\d\d-\d\d)[T ][\d:.,]\S* \S+ [\w./-]+(?:\[\d+\])?:"
         ),
     ),
 )

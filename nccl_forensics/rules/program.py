@@ -135,14 +135,17 @@ def names_its_reason(case: Case) -> Iterator[Finding]:
 @rule
 def exceptions(case: Case) -> Iterator[Finding]:
     """A traceback that is not about communication, on a rank that did not merely wait."""
-    seen: set[int | str | None] = set()
+    seen: set[object] = set()
     for event in case.of("python-exception"):
         if event.role != "cause" or event.details.get("communication"):
             continue
-        key = event.rank if event.rank is not None else event.host or event.evidence.source
-        if key in seen:
+        whose = event.rank if event.rank is not None else event.host
+        keys: tuple[object, ...] = (whose,)
+        if whose is None:  # nobody's: one for each file, and a copy of the file tells nothing new
+            keys = (event.evidence.source, (text(event, "type"), text(event, "message"), text(event, "innermost")))
+        if not seen.isdisjoint(keys):
             continue
-        seen.add(key)
+        seen.update(keys)
         cause = event.cause or "python_exception"
         shift, why = case.timing(event)
         ranks, hosts = _subject(case, event)

@@ -263,9 +263,11 @@ def inspect(paths: tuple[str, ...], json_: str | None, common: Common) -> None:
 
     from nccl_forensics import document, export, inventory
 
-    doc = document.build(_analysis(paths, common))
+    analysis = _analysis(paths, common)
+    doc = document.build(analysis) | inventory.survey(analysis)
     if json_ is not None:
-        kept = {k: doc[k] for k in ("schema", "tool", "inputs", "hosts", "clocks", "problems")}
+        names = ("schema", "tool", "inputs", "hosts", "clocks", "problems", "files", "coverage", "missing")
+        kept = {k: doc[k] for k in names}
         text = json.dumps(kept, ensure_ascii=False, indent=1) + "\n"
         if json_ == "-":
             click.echo(text, nl=False)

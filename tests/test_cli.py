@@ -301,7 +301,7 @@ def test_inspect_lists_every_file(here: Path) -> None:
 
 def test_inspect_as_json(here: Path) -> None:
     doc = json.loads(ended(run("inspect", RISER, "--json", "-"), 0).output)
-    assert {"schema", "tool", "inputs", "hosts", "clocks", "problems"} == set(doc)
+    assert {"schema", "tool", "inputs", "hosts", "clocks", "problems", "files", "coverage", "missing"} == set(doc)
     ended(run("inspect", RISER, "--json", "i.json", "--quiet"), 0)
     assert json.loads((here / "i.json").read_text(encoding="utf-8"))["inputs"] == doc["inputs"]
 

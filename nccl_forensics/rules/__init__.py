@@ -14,6 +14,7 @@ import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import Any, TypeVar
 
 from nccl_forensics import catalog
 from nccl_forensics.clocks import HOST_FORMATS, Aligned
@@ -22,6 +23,7 @@ from nccl_forensics.model import Detail, Event, Finding, InputRow, Reconstructio
 from nccl_forensics.words import is_dated
 
 SECOND = 1_000_000_000
+T = TypeVar("T")
 
 JOB_KINDS = frozenset(
     {"watchdog-timeout", "pg-status", "pg-async", "pg-abort", "pg-watchdog-cuda", "pg-observed", "pg-dump-local"}
@@ -110,8 +112,42 @@ class Case:
     aligned: Aligned
     rows: tuple[InputRow, ...] = ()
 
+    @cached_property
+    def _places(self) -> dict[str, list[int]]:
+        """Kind → where its events stand in `events`."""
+        found: dict[str, list[int]] = {}
+        for place, event in enumerate(self.events):
+            found.setdefault(event.kind, []).append(place)
+        return found
+
+    @cached_property
+    def _known(self) -> dict[object, Any]:
+        """What `of`, `on` and `once` have answered before."""
+        return {}
+
     def of(self, *kinds: str) -> tuple[Event, ...]:
-        return tuple(e for e in self.events if e.kind in kinds)
+        """The events of these kinds, in the order of `events`."""
+        found: tuple[Event, ...] | None = self._known.get(kinds)
+        if found is None:
+            places = sorted(place for kind in set(kinds) for place in self._places.get(kind, ()))
+            found = self._known[kinds] = tuple(self.events[place] for place in places)
+        return found
+
+    def on(self, host: str | None, *kinds: str) -> tuple[Event, ...]:
+        """The events of these kinds whose host is written exactly so, in the order of `events`."""
+        by_host: dict[str | None, list[Event]] | None = self._known.get(("on", kinds))
+        if by_host is None:
+            by_host = self._known["on", kinds] = {}
+            for event in self.of(*kinds):
+                by_host.setdefault(event.host, []).append(event)
+        return tuple(by_host.get(host, ()))
+
+    def once(self, function: Callable[[Case], T]) -> T:
+        """What this function of a case says of this one, worked out once."""
+        if function not in self._known:
+            self._known[function] = function(self)
+        found: T = self._known[function]
+        return found
 
     @cached_property
     def job(self) -> bool:

@@ -55,7 +55,7 @@ class Burst:
 
 
 def bursts(case: Case) -> list[Burst]:
-    """Xid, SXid and kindred lines, by host, boot and time."""
+    """Xid, SXid and kindred lines, by host, boot and time; sorts all of them, so ask `case.once` for it."""
     streams: dict[tuple[str | None, int | None], list[Event]] = defaultdict(list)
     for event in case.events:
         if event.kind in ("xid", "sxid") or event.kind in LOST_KINDS or event.kind in BESIDE:
@@ -64,11 +64,12 @@ def bursts(case: Case) -> list[Burst]:
     found: list[Burst] = []
     for (_, boot), inside in streams.items():
         inside.sort(key=lambda e: (at(e), e.evidence.line or 0))
+        last: Event | None = None
         for event in inside:
-            last = found[-1] if found and found[-1].events[-1] in inside else None
-            if last is None or at(event) - at(last.events[-1]) > BURST_S * SECOND:
+            if last is None or at(event) - at(last) > BURST_S * SECOND:
                 found.append(Burst(event.host, boot, []))
             found[-1].events.append(event)
+            last = event
     return found
 
 
@@ -140,7 +141,7 @@ def _finding(
 @rule
 def gpu_lines(case: Case) -> Iterator[Finding]:
     """The first fault of each burst is its cause; what follows on the same host is its echo."""
-    for burst in bursts(case):
+    for burst in case.once(bursts):
         host, lost = burst.host, burst.lost()
         if lost:
             yield from _lost(case, burst, lost)
@@ -210,7 +211,7 @@ def _lost(case: Case, burst: Burst, lost: dict[str, Event]) -> Iterator[Finding]
                 "link",
             )
     for pci, event in together.items():
-        noise = [e for e in case.of("aer-corrected") if e.host == host and _above(text(e, "pci"), pci)]
+        noise = [e for e in case.on(host, "aer-corrected") if _above(text(e, "pci"), pci)]
         noise = [e for e in noise if 0 <= at(event) - at(e) <= NOISE_S * SECOND]
         if noise:
             yield Finding(
@@ -444,10 +445,20 @@ def corrected_errors_rising(case: Case) -> Iterator[Finding]:
         )
 
 
+def _most_within(times: Sequence[int], span: int) -> int:
+    """How many of these times, sorted, lie within one such span at most, both its ends included."""
+    most = first = 0
+    for place, time in enumerate(times):
+        while time - times[first] > span:
+            first += 1
+        most = max(most, place - first + 1)
+    return most
+
+
 @rule
 def link_errors(case: Case) -> Iterator[Finding]:
     """PCIe errors on a port with no GPU lost behind it: a flood of corrected ones, or an uncorrected one."""
-    if any(b.lost() for b in bursts(case)):
+    if any(b.lost() for b in case.once(bursts)):
         return
     for kind, value, what in (
         ("aer-uncorrected", weight("kernel_cause"), "reported an uncorrected PCIe error"),
@@ -463,7 +474,7 @@ def link_errors(case: Case) -> Iterator[Finding]:
         ports[event.host, text(event, "source") or text(event, "pci") or "?"].append(event)
     for (host, port), inside in ports.items():
         times = sorted(at(e) for e in inside)
-        most = max(sum(1 for t in times if s <= t <= s + MINUTE) for s in times) if times[-1] else len(times)
+        most = _most_within(times, MINUTE) if times[-1] else len(times)
         if most < FLOOD:
             continue
         # Beside a failed job they are a warning, not what stopped it: corrected errors cost no packet.

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone, tzinfo
+from heapq import merge
 from statistics import median
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from nccl_forensics.identify import same_host, short
+from nccl_forensics.identify import short
 from nccl_forensics.model import ClockRow, Event, InputError, InputRow, Stamp
 from nccl_forensics.words import is_dated
 
@@ -155,26 +156,14 @@ def _years(
                 need[event.evidence.source].append(event)
         if isinstance(epoch := event.details.get("epoch_ns"), int):
             dated.append((event.host, event.evidence.source, epoch))
+    full_dates = _FullDates(dated) if need and declared is None else None
     found: dict[str, int | None] = {}
     for source, inside in need.items():
-        if declared is not None:
+        if full_dates is None:
             found[source] = declared
             continue
         days = {(w // DAY * DAY, k) for w, k in _turns(inside)}
-        host = inside[-1].host
-        ranked = sorted(dated, key=lambda d: (d[1] != source, not (d[0] and host and same_host(d[0], host))))
-        year = None
-        for _, _, full in ranked:
-            base = datetime.fromtimestamp(full // SECOND, timezone.utc).year
-            near = [
-                y + k
-                for w, k in days
-                for y in (base - 1, base, base + 1)
-                if abs(with_year(w, y) - full) <= NEAR_DAYS * DAY
-            ]
-            if near:
-                year = max(near)
-                break
+        year = full_dates.year(source, inside[-1].host, days)
         stem = re.search(r"(?<!\d)(20\d\d)(\d\d)(\d\d)(?!\d)", re.split(r"[/!]", source)[-1])
         if year is None and stem:
             # logrotate's dateext: the file was rotated on that day, so its lines are no younger
@@ -183,6 +172,42 @@ def _years(
             year = int(stem[1]) if last <= f"{stem[2]}{stem[3]}" else int(stem[1]) - 1
         found[source] = year
     return found
+
+
+class _FullDates:
+    """Dates that were written with a year, by whose they are and by day."""
+
+    def __init__(self, dated: Iterable[tuple[str | None, str, int]]) -> None:
+        """`dated`: (host, file, wall time or UTC in ns)."""
+        self._groups: dict[tuple[str, ...], dict[int, list[tuple[int, int]]]] = {}
+        self._years: set[int] = set()
+        for place, (host, source, full) in enumerate(dated):
+            day = full // DAY
+            self._years.add(datetime.fromtimestamp(full // SECOND, timezone.utc).year)
+            own = [("host", short(host)), ("file", source, short(host))] if host else []
+            for group in [(), ("file", source), *own]:
+                self._groups.setdefault(group, {}).setdefault(day, []).append((place, full))
+
+    def year(self, source: str, host: str | None, days: Iterable[tuple[int, int]]) -> int | None:
+        """The year of the file's newest line by the first full date near to one of its own.
+
+        Full dates of the same file come first, then those of its host, each in the order given. `days`: (day in
+        `NO_YEAR`, ns; turns of the year between it and the file's end).
+        """
+        moved = [
+            (with_year(day, year), year + turns)
+            for day, turns in days
+            for year in sorted({y + by for y in self._years for by in (-1, 0, 1)})
+            if 1 <= year <= 9999
+        ]
+        close = {at // DAY + by for at, _ in moved for by in range(-NEAR_DAYS - 1, NEAR_DAYS + 2)}
+        own = [("file", source, short(host)), ("file", source), ("host", short(host))] if host else [("file", source)]
+        for group in [*own, ()]:
+            by_day = self._groups.get(group, {})
+            for _, full in merge(*(by_day[day] for day in sorted(by_day.keys() & close))):
+                if near := [year for at, year in moved if abs(at - full) <= NEAR_DAYS * DAY]:
+                    return max(near)
+        return None
 
 
 def _turns(inside: Sequence[Event]) -> list[tuple[int, int]]:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
 NOTHING_TO_READ, WRONG_USAGE = 3, 2
+STDOUT = Path("-")
 STATUS = {"identified": 10, "suspected": 11, "undetermined": 12}
-"""Exit status with --exit-code (DESIGN.md §3)."""
+"""Exit status with --exit-code."""
 
 
 def _fail(message: str, status: int) -> NoReturn:
@@ -156,7 +157,11 @@ def _analysis(paths: tuple[str, ...], common: Common) -> Any:
 @main.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="The HTML report [default: NAME.report.html here]."
+    "-o",
+    "--output",
+    metavar="FILE|-",
+    type=click.Path(path_type=Path),
+    help="The HTML report [default: NAME.report.html here; '-': on stdout, instead of the summary].",
 )
 @click.option(
     "--json", "json_", metavar="FILE|-", help="The whole analysis as JSON ('-': on stdout, instead of the summary)."
@@ -207,6 +212,22 @@ def _run(
 
     from nccl_forensics import document, export, pipeline, report
 
+    target = output if output is not None else Path(f"{_name(paths)}.report.html")
+    given = (target, *(Path(x) for x in (json_, markdown) if x is not None))
+    written = [p for p in (*given, *([events] if events is not None else ())) if p != STDOUT]
+    if given.count(STDOUT) > 1:
+        _fail("only one of -o, --json and --markdown can go to stdout. Name a file for the others.", WRONG_USAGE)
+    try:
+        if len({p.absolute() for p in written}) < len(written):
+            raise InputError(
+                "two outputs have the same name. Name a file for each of -o, --json, --markdown, --events."
+            )
+        if events is not None:
+            export.check_events(events)
+        for place in written:
+            export.check(place, (*paths, *([common.hosts] if common.hosts is not None else ())))
+    except InputError as err:
+        _fail(str(err), WRONG_USAGE)
     analysis = _analysis(paths, common)
     if not any(r.status in ("read", "partial") for r in analysis.rows):
         for row in analysis.rows[:20]:
@@ -215,9 +236,11 @@ def _run(
     analysis = pipeline.fingerprints(analysis)
     command = shlex.join(["nccl-forensics", "analyze", *paths])
     doc = document.build(analysis, command=command, timezone=common.timezone)
-    target = output if output is not None else Path(f"{_name(paths)}.report.html")
     try:
-        export.write(target, report.html(doc))
+        if target == STDOUT:
+            click.echo(report.html(doc))
+        else:
+            export.write(target, report.html(doc))
         text = json.dumps(doc, ensure_ascii=False, indent=1) + "\n"
         if json_ == "-":
             click.echo(text, nl=False)
@@ -232,9 +255,10 @@ def _run(
     except InputError as err:
         _fail(str(err), WRONG_USAGE)
     if not common.quiet:
-        if json_ != "-" and markdown != "-":
+        if STDOUT not in given:
             click.echo(report.ticket(doc))
-        click.echo(f"Report: {target}", err=True)
+        if target != STDOUT:
+            click.echo(f"Report: {target}", err=True)
     if exit_code and analysis.incidents:
         best = max(analysis.incidents, key=lambda i: i.verdict.confidence)
         sys.exit(STATUS[best.verdict.status])
@@ -263,6 +287,11 @@ def inspect(paths: tuple[str, ...], json_: str | None, common: Common) -> None:
 
     from nccl_forensics import document, export, inventory
 
+    if json_ not in (None, "-"):
+        try:
+            export.check(Path(json_), paths)
+        except InputError as err:
+            _fail(str(err), WRONG_USAGE)
     analysis = _analysis(paths, common)
     doc = document.build(analysis) | inventory.survey(analysis)
     if json_ is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import io
 import json
 import os
 import tempfile
@@ -28,22 +31,73 @@ COLUMNS = (
 )
 
 
+OWN_HEADS = (
+    b"<!doctype html>",
+    b'{\n "schema": "nccl-forensics',
+    b"- **Result:**",
+    b"time,time_uncertainty_s,",
+    b'{"cause": ',
+    b"PAR1",
+)
+"""How the files begin that we write: report, JSON, Markdown; events as CSV, JSON Lines, Parquet."""
+
+
+def check(path: Path, inputs: Iterable[str | Path]) -> None:
+    """Raise InputError for a place that can't be written to, or that holds one of `inputs` or a file in one of them.
+
+    What an earlier run wrote into a folder that is given again is no input and may be written over.
+    """
+    folder = path.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK) or path.is_dir():
+        why = "it is a folder" if path.is_dir() else f"there is no folder {folder} that you may write to"
+        raise InputError(f"{path} can't be written: {why}. {ELSEWHERE}")
+    if not path.exists() or _is_special(path):
+        return
+    for one in map(Path, inputs):
+        with contextlib.suppress(OSError):
+            is_it = os.path.samestat(path.stat(), os.fstat(0) if str(one) == "-" else one.stat())
+            inside = one.is_dir() and one.resolve() in path.resolve().parents and not _is_own(path)
+            if is_it or inside:
+                what = "it is an input" if is_it else f"it is a file of the input {one}"
+                raise InputError(f"{path} is not written over: {what}. {ELSEWHERE}")
+
+
+ELSEWHERE = "Name another place with -o, --json, --markdown or --events."
+
+
+def _is_special(path: Path) -> bool:
+    """A pipe, a device, or a name of an open file: written to as it is, never replaced."""
+    return (path.exists() and not path.is_file()) or path.absolute().parts[1:2] in (("dev",), ("proc",))
+
+
+def _is_own(path: Path) -> bool:
+    with path.open("rb") as file:
+        head = file.read(4096)
+    return head.startswith(OWN_HEADS) and (b"nccl-forensics" in head or not head.startswith(OWN_HEADS[0]))
+
+
 def write(path: Path, content: str | bytes) -> None:
-    """Write under a temporary name beside `path`, then rename. Raises InputError if that can't be done."""
+    """Write under a temporary name beside `path`, then rename; a link's file is written, not the link.
+
+    A pipe or a device is written to directly. Raises InputError if that can't be done.
+    """
     data = content.encode("utf-8") if isinstance(content, str) else content
     temporary = None
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            file.write(data)
+        if _is_special(path):
+            with path.open("wb") as file:
+                file.write(data)
+            return
+        target = path.resolve()
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{path.name}.", delete=False) as beside:
+            temporary = Path(beside.name)
+            beside.write(data)
         temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
+        temporary.replace(target)
     except OSError as err:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
-        raise InputError(
-            f"{path} can't be written ({err.strerror or err}). Name another place with -o or --json."
-        ) from err
+        raise InputError(f"{path} can't be written ({err.strerror or err}). {ELSEWHERE}") from err
 
 
 def _umask() -> int:
@@ -52,14 +106,22 @@ def _umask() -> int:
     return mask
 
 
+def check_events(path: Path) -> None:
+    """Raise InputError for a kind of file that `events` can't write."""
+    kind = path.suffix.lower()
+    if kind not in (".csv", ".jsonl", ".parquet"):
+        raise InputError(f"--events {path}: the name must end in .csv, .jsonl or .parquet.")
+    if kind == ".parquet" and not any(map(importlib.util.find_spec, ("pyarrow", "fastparquet"))):
+        raise InputError("Parquet needs pyarrow: pip install 'nccl-forensics[parquet]', or write .csv or .jsonl.")
+
+
 def events(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     """`rows` as documents' events to FILE.csv, FILE.jsonl or FILE.parquet. Raises InputError for another ending."""
+    check_events(path)
     kind = path.suffix.lower()
     if kind == ".jsonl":
         write(path, "".join(json.dumps(r, ensure_ascii=False, sort_keys=True) + "\n" for r in rows))
         return
-    if kind not in (".csv", ".parquet"):
-        raise InputError(f"--events {path}: the name must end in .csv, .jsonl or .parquet.")
     import pandas as pd
 
     table = pd.DataFrame(
@@ -71,13 +133,6 @@ def events(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     if kind == ".csv":
         write(path, table.to_csv(index=False))
         return
-    try:
-        import io
-
-        buffer = io.BytesIO()
-        table.to_parquet(buffer, index=False)
-    except ImportError as err:
-        raise InputError(
-            "Parquet needs pyarrow: pip install 'nccl-forensics[parquet]', or write .csv or .jsonl."
-        ) from err
+    buffer = io.BytesIO()
+    table.to_parquet(buffer, index=False)
     write(path, buffer.getvalue())

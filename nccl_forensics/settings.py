@@ -116,7 +116,11 @@ def _differing(case: Case) -> Iterator[dict[str, object]]:
         if value is None or host is None or name in OWN or (event.kind == "setting" and not name.startswith("NCCL_")):
             continue
         values[name][value].setdefault(host, event)
-    for name, by_value in values.items():
+    for name, spelled in values.items():
+        by_value: dict[str, dict[str, Event]] = {}
+        for value in sorted(spelled):  # '2.27.5' and '2.27.5+cuda12.4' may be one version, told twice
+            base = value.partition("+")[0]
+            by_value.setdefault(base if base in spelled else value, {}).update(spelled[value])
         hosts = [set(by_host) for by_host in by_value.values()]
         if len(hosts) < 2 or set.intersection(*hosts) or len(set.union(*hosts)) < 2:
             continue  # one host with several values changed it between runs

@@ -46,6 +46,8 @@ EXCEPTION = re.compile(
     r"(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Fail(?:ed|ure)?|Fault|Group|Iteration|Abort(?:ed)?|Died"
     r"|Killed|NotFound|Expired|OutOfMemory)$"
 )
+GLUED = re.compile(r"[^\s\]]\]?\s{0,3}\[[A-Za-z_]{1,40}(?P<local>\d{1,5})\]:\s?" + re.escape(HEADER))
+"""Behind somebody's progress bar: torchrun's own tag of the process that raised, in the middle of a line."""
 RANK_PART = re.compile(re.escape(HEADER) + r":? ?\(RANK (?P<rank>\d{1,7})\)")
 BLOCK = "traceback : " + HEADER
 """In torchrun's failure block; what follows is indented by two."""
@@ -148,6 +150,10 @@ def _owner(line: Line) -> Line:
         following = line.after(1)
         if following and not _raw(line).startswith(HEADER) and FRAME.search(following[0].text):
             return following[0]
+    if glued := GLUED.search(_raw(line)):
+        for other in line.after(SHORTEST):
+            if other.peeled.local_rank == int(glued["local"]) and FRAME.search(other.text):
+                return other
     return line
 
 

@@ -379,6 +379,23 @@ def console(story: list[Said], incident: str) -> Files:
     return files
 
 
+def glued(story: list[Said], incident: str) -> Files:
+    """--tee, and whatever comes after a bar of local rank 0 stands in the same line."""
+    files: Files = {}
+    for host in (0, 1):
+        text, n = "", 0
+        for x in story:
+            if x.host != host:
+                continue
+            text += prefixed(x, tee(x))
+            if x.rank is not None and x.rank % PER_NODE == 0 and "step:" not in x.text:
+                n += 1
+                bar = f"Epoch 0:  {n}%|▏         | {35 + n}/4000 [00:{10 + 2 * n:02d}<2:10:00,  2.00s/it, loss=2.1]"
+                text += f"[default0]:{bar}"
+        files[f"{HOSTS[host]}/train.log"] = text
+    return files
+
+
 def coloured(story: list[Said], incident: str) -> Files:
     """A terminal recording: a colour before the prefix and one behind it."""
     return per_node(lambda x: f"\x1b[36m{tee(x)}\x1b[0m\x1b[1;31m")(story, incident)
@@ -408,6 +425,7 @@ FORMS: dict[str, Form] = {
     "mpirun": mpirun,
     "ray": ray,
     "console": console,
+    "glued": glued,
     "coloured": coloured,
     "wrapped": wrapped,
 }

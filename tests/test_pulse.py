@@ -229,7 +229,7 @@ def setting(name: str, value: str | None, **more: Any) -> Short:
         ([setting("NCCL_ALGO", "Ring")], "NCCL_ALGO=Ring"),
         (
             [setting("NCCL_IB_TIMEOUT", "22", host="node-0"), setting("NCCL_IB_TIMEOUT", "18", host="node-1")],
-            "NCCL_IB_TIMEOUT differs between hosts: 22 on node-0 and 18 on node-1",
+            "NCCL_IB_TIMEOUT differs between hosts: 18 on node-1 and 22 on node-0",
         ),
         (
             [
@@ -254,6 +254,10 @@ def test_a_setting_is_told_once_with_the_line_to_change(events: list[Short], wor
         [setting("NCCL_P2P_DISABLE", "0")],
         [setting("NCCL_DEBUG", "INFO")],
         [setting("NCCL_IB_TIMEOUT", "22", host="node-0"), setting("NCCL_IB_TIMEOUT", "22", host="node-1")],
+        [
+            {"kind": "nccl-version", "host": "node-0", "version": "2.21.5+cuda12.4", "at": 1},
+            {"kind": "nccl-version", "host": "node-1", "version": "2.21.5", "at": 1},
+        ],
         # between two runs, on both hosts
         [setting("NCCL_IB_TIMEOUT", v, host=f"node-{n}") for v in ("18", "22") for n in (0, 1)],
         [setting("CUDA_VISIBLE_DEVICES", "0,1", host="node-0"), setting("CUDA_VISIBLE_DEVICES", "2,3", host="node-1")],

@@ -27,6 +27,10 @@ _BY_CONTENT: tuple[tuple[str, re.Pattern[bytes]], ...] = (
             rb"|^# ?gpu +pwr"
         ),
     ),
+    (
+        "lspci",
+        re.compile(rb"(?m)^(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [A-Z0-9][\w/ -]{2,40}(?: \[\d{4}\])?: "),
+    ),
     ("dcgm-diagnostic", re.compile(rb"(?m)^\| Diagnostic {3,}\| Result")),
     ("dcgm-exporter", re.compile(rb"(?m)^(?:# (?:HELP|TYPE) )?DCGM_FI_\w{4,60}[ {]")),
     ("gpu-burn", re.compile(rb"(?m)^Burning for \d+ sec|^\d[\d.]{0,6}%  proc'd: ")),

@@ -36,6 +36,8 @@ class _Who:
     """Ranks that the collectives miss or suspect."""
     by_name: Mapping[str, Gpu]
     """UUID or serial → card."""
+    by_index: Mapping[tuple[str, int], str]
+    """(host, nvidia-smi's index) → address, as NCCL's own lines state it (nvmlDev, busId)."""
 
     @classmethod
     def of(cls, case: Case) -> _Who:
@@ -46,7 +48,14 @@ class _Who:
         late |= {r for s in case.collectives.suspects for r in s.ranks}
         cards = [g for gpus in case.known.gpus.values() for g in gpus]
         by_name = {name: g for g in cards for name in (g.uuid, g.serial) if name}
-        return cls(case, next(iter(hosts.values())) if len(hosts) == 1 else None, frozenset(late), by_name)
+        stated: dict[tuple[str, int], set[str]] = defaultdict(set)
+        for event in case.of("nccl-init"):
+            index = number(event, "nvml_dev")
+            if event.host is not None and event.gpu_pci is not None and index is not None:
+                stated[short(event.host), index].add(event.gpu_pci)
+        by_index = {key: next(iter(found)) for key, found in stated.items() if len(found) == 1}
+        lone = next(iter(hosts.values())) if len(hosts) == 1 else None
+        return cls(case, lone, frozenset(late), by_name, by_index)
 
     def host(self, event: Event) -> str | None:
         return event.host if event.host is not None else self.lone
@@ -60,6 +69,10 @@ class _Who:
         for name in (uuid, serial):
             if name is not None and name in self.by_name:
                 return self.by_name[name]
+        address = self.by_index.get((short(host), index)) if host is not None and index is not None else None
+        if address is not None:
+            card = self.case.known.gpu(host, address)
+            return replace(card, index=index, uuid=card.uuid or uuid, serial=card.serial or serial)
         if index is None:
             return Gpu(host=host, uuid=uuid, serial=serial) if uuid or serial else None
         if host is not None and not (uuid or serial):
@@ -121,10 +134,13 @@ def _named(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
 # --- heat -------------------------------------------------------------------------------------------------------------
 
 
+LASTING_S = 300
+"""The client's five minutes. A shorter spell makes no rank minutes late."""
+
+
 def _says_heat(event: Event) -> bool:
     if event.kind == "gpu-metric":
-        rose = text(event, "metric") == "thermal_violation" and number(event, "before") is not None
-        return rose or text(event, "metric") == "temperature_c"
+        return text(event, "metric") == "temperature_c"
     return event.kind in ("gpu-hot", "gpu-throttled", "smi-thermal") and event.role != "context"
 
 
@@ -150,7 +166,7 @@ def _heat(gpu: Gpu, inside: Sequence[Event]) -> str:
         parts.append("slowed down because of heat" + (f" for {words.duration(lasted_s)}" if lasted_s else ""))
     if not parts:
         peak = max((number(e, "value") or 0 for e in inside if text(e, "metric") == "temperature_c"), default=0)
-        parts.append(f"was at {peak} °C" if peak else "was slowed down because of heat between two scrapes")
+        parts.append(f"was at {peak} °C")
     return f"{_name(gpu)} {' and '.join(parts)}"
 
 
@@ -179,9 +195,9 @@ def gpu_hot(case: Case) -> Iterator[Finding]:
         rank = who.rank(gpu)
         known = sum(len(g) for name, g in case.known.gpus.items() if name and host and same_host(name, host))
         all_hot = hosts[host] > 2 and hosts[host] * 2 > known
-        counts = (
-            rank is not None and rank in who.late and not all_hot and shift > -1 and not _explained(case, rank, gpu)
-        )
+        lasting = any((number(e, "lasted_s") or 0) >= LASTING_S for e in inside)
+        late = rank is not None and rank in who.late and lasting and shift > -1
+        counts = late and not all_hot and not (rank is not None and _explained(case, rank, gpu))
         named = counts or not case.job
         finding = Finding(
             cause="gpu_thermal",
@@ -348,7 +364,7 @@ MOST_GONE = 2
 
 @dataclass(slots=True)
 class _Listing:
-    """The cards that one run of one tool saw."""
+    """The cards that one run of one tool saw, by address, or by UUID where only that is known."""
 
     tool: str
     source: str
@@ -370,14 +386,14 @@ def _tool(event: Event) -> str | None:
 
 def _listings(case: Case, who: _Who) -> dict[str, list[_Listing]]:
     """Host → listings. A card that comes again in one file begins another listing."""
-    jobs = {r.path for r in case.rows if r.format == "job-log"}
+    jobs = {e.evidence.source for e in case.of("nccl-init", "watchdog-timeout", "progress", "torch-version")}
     address = {g.uuid: g.pci for gpus in case.known.gpus.values() for g in gpus if g.uuid and g.pci}
     open_: dict[tuple[str, str, str], _Listing] = {}
     found: dict[str, list[_Listing]] = defaultdict(list)
     for event in sorted(case.of("gpu-info"), key=lambda e: (e.evidence.source, e.evidence.line or 0)):
         host, tool, source = who.host(event), _tool(event), event.evidence.source
         uuid = text(event, "uuid")
-        pci = event.gpu_pci or (address.get(uuid) if uuid else None)
+        pci = event.gpu_pci or (address.get(uuid, uuid) if uuid else None)
         if host is None or tool is None or pci is None or source in jobs or event.details.get("excluded"):
             continue
         key = (short(host), tool, source)
@@ -442,7 +458,7 @@ def gpu_no_longer_listed(case: Case) -> Iterator[Finding]:
             continue
         value, missing, larger, smaller, how = best
         host = who.host(larger.cards[missing[0]])
-        gpus = tuple(case.known.gpu(host, p) for p in missing)
+        gpus = tuple(g for p in missing if (g := who.gpu(larger.cards[p])) is not None)
         ranks = {r for g in gpus if (r := who.rank(g)) is not None}
         yield Finding(
             cause="gpu_off_bus",
@@ -451,7 +467,7 @@ def gpu_no_longer_listed(case: Case) -> Iterator[Finding]:
             weight=value,
             ranks=tuple(sorted(ranks)),
             hosts=(host,) if host else (),
-            gpus=gpus,
+            gpus=_named(gpus),
             events=(*(larger.cards[p] for p in missing), next(iter(smaller.cards.values()))),
             inference=True,
             detail="bus",

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from heapq import merge
+from itertools import pairwise
 from statistics import median
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -116,13 +117,51 @@ def with_year(wall_ns: int, year: int) -> int:
     return int(moved.timestamp()) * SECOND + rest
 
 
+ROTATED = re.compile(r"^(?P<base>.*?[A-Za-z_][\w-]*(?:\.log)?)(?:\.(?P<age>\d{1,3}))?(?:\.(?:gz|xz|zst|bz2))?$")
+"""logrotate's names without dateext: kern.log, kern.log.1, kern.log.2.gz, from young to old."""
+
+
+def _chains(by_source: Mapping[str, Sequence[Event]]) -> list[list[str]]:
+    """Rotated files of one log, oldest first, as far as each ends before the next one begins; all others alone."""
+    logs: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for source in by_source:
+        found = ROTATED.match(source)
+        logs[found["base"] if found else source].append((int(found["age"] or 0) if found else 0, source))
+    chains: list[list[str]] = []
+    for files in logs.values():
+        ages = [age for age, _ in files]
+        if len(set(ages)) < len(ages):
+            chains += [[source] for _, source in files]
+            continue
+        chain: list[str] = []
+        for _, source in sorted(files, reverse=True):
+            if chain and not _goes_on(by_source[chain[-1]], by_source[source]):
+                chains.append(chain)
+                chain = []
+            chain.append(source)
+        chains.append(chain)
+    return chains
+
+
+def _walls_of(inside: Sequence[Event]) -> list[int]:
+    return [e.stamp.wall_ns for e in inside if e.stamp is not None and e.stamp.wall_ns is not None]
+
+
+def _goes_on(older: Sequence[Event], newer: Sequence[Event]) -> bool:
+    """Can `newer` be what was written after `older`? Copies of one log, and logs that overlap, cannot."""
+    ended, began = _walls_of(older), _walls_of(newer)
+    if not ended or not began:
+        return not ended and not began
+    return ended[-1] <= began[0] + 60 * SECOND or ended[-1] - began[0] > HALF_YEAR
+
+
 def _boots(events: Sequence[Event]) -> dict[int, int]:
-    """id(event) → boot in its file, 0 = the last; events must be in file order."""
+    """id(event) → boot in its file, 0 = the last; events must be in file order. Rotated files count as one."""
     found: dict[int, int] = {}
     by_source: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         by_source[event.evidence.source].append(event)
-    for inside in by_source.values():
+    for inside in ([e for source in chain for e in by_source[source]] for chain in _chains(by_source)):
         boot, last, seen = 0, None, False
         numbered: list[tuple[Event, int]] = []
         for event in inside:
@@ -147,6 +186,7 @@ def _years(
     """File → year of its newest line that was written without one."""
     dated: list[tuple[str | None, str, int]] = [(None, "", a.last_ns) for a in arrivals]
     need: dict[str, list[Event]] = defaultdict(list)
+    spans: dict[str, tuple[int, int]] = {}
     for event in events:
         stamp = event.stamp
         if stamp is not None and stamp.wall_ns is not None:
@@ -156,6 +196,8 @@ def _years(
                 need[event.evidence.source].append(event)
         if isinstance(epoch := event.details.get("epoch_ns"), int):
             dated.append((event.host, event.evidence.source, epoch))
+            if isinstance(since := event.details.get("since_ns"), int):
+                spans[event.evidence.source] = (since, epoch)
     full_dates = _FullDates(dated) if need and declared is None else None
     found: dict[str, int | None] = {}
     for source, inside in need.items():
@@ -164,6 +206,11 @@ def _years(
             continue
         days = {(w // DAY * DAY, k) for w, k in _turns(inside)}
         year = full_dates.year(source, inside[-1].host, days)
+        if year is None and source in spans:  # what a journal holds lies between its ends
+            newest, (since, until) = max(w for w, k in days if k == 0), spans[source]
+            first, last = (datetime.fromtimestamp(t // SECOND, timezone.utc).year for t in (since, until))
+            inside_ = [y for y in range(first, last + 1) if since - DAY <= with_year(newest, y) <= until + DAY]
+            year = inside_[0] if len(inside_) == 1 else None
         stem = re.search(r"(?<!\d)(20\d\d)(\d\d)(\d\d)(?!\d)", re.split(r"[/!]", source)[-1])
         if year is None and stem:
             # logrotate's dateext: the file was rotated on that day, so its lines are no younger
@@ -171,7 +218,25 @@ def _years(
             last = datetime.fromtimestamp(newest // SECOND, timezone.utc).strftime("%m%d")
             year = int(stem[1]) if last <= f"{stem[2]}{stem[3]}" else int(stem[1]) - 1
         found[source] = year
+    _rotated_years(found, need, declared)
     return found
+
+
+def _rotated_years(found: dict[str, int | None], need: Mapping[str, Sequence[Event]], declared: int | None) -> None:
+    """Years of rotated files from that of their neighbour: it begins where they end."""
+    for chain in _chains(need):
+        for newer, older in zip(chain[:0:-1], chain[-2::-1], strict=True):  # from young to old
+            year = found[newer]
+            if year is None or (found[older] is not None and declared is None):
+                continue
+            began, ended = _turns(need[newer])[0], _turns(need[older])[-1]
+            found[older] = year - began[1] - (ended[0] > began[0] + HALF_YEAR)
+        for older, newer in pairwise(chain):  # from old to young
+            year = found[older]
+            if year is None or found[newer] is not None:
+                continue
+            began, ended = _turns(need[newer])[0], _turns(need[older])[-1]
+            found[newer] = year + began[1] + (ended[0] > began[0] + HALF_YEAR)
 
 
 class _FullDates:

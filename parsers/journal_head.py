@@ -26,13 +26,19 @@ def journal_head(line: Line) -> Iterator[Event]:
     found = HEAD.match(line.text)
     ends = [stamps.weekday_iso(found[name]) for name in ("first", "last")] if found else []
     zones = {end[0].zone_s for end in ends if end is not None}
-    for end in ends:
+    if len(ends) == 2 and ends[0] is not None and ends[1] is not None and ends[0][0].wall_ns is not None:
+        since_ns = ends[0][0].wall_ns - (ends[0][0].zone_s or 0) * stamps.SECOND
+    else:
+        since_ns = None
+    for number, end in enumerate(ends):
         if end is None or end[0].wall_ns is None:
             continue
         stamp = end[0]
         assert stamp.wall_ns is not None
         details: dict[str, Detail] = {"what": "journal-head", "resolution_ns": stamp.resolution_ns}
         details["epoch_ns"] = stamp.wall_ns - (stamp.zone_s or 0) * stamps.SECOND
+        if number == 1 and since_ns is not None:
+            details["since_ns"] = since_ns
         if len(zones) == 1 and stamp.zone_s is not None:
             details["zone_s"] = stamp.zone_s
         yield line.event("clock-anchor", role="context", stamp=None, details=details)

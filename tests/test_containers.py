@@ -168,3 +168,61 @@ def test_a_journals_head_line_tells_year_and_zone(head: str, time: str | None, t
     assert xid.time_ns is not None
     moment = datetime.fromtimestamp(xid.time_ns / 1e9, timezone.utc)
     assert moment.strftime("%Y-%m-%dT%H:%M:%S") == (time or "1972-03-03T10:00:00")
+
+
+def kernel_line(
+    day: str, uptime_s: int, text: str = "NVRM: Xid (PCI:0000:c1:00): 31, pid=1, name=x, Ch 00000008"
+) -> str:
+    return f"{day} 10:00:00 n-1 kernel: [{uptime_s:5}.000000] {text}\n"
+
+
+def rotated(folder: Path, **files: str) -> list[tuple[str, int | None, str]]:
+    """(day, boot, file) of the Xids of kern.log and its rotated files, `_1` and `_2` by age."""
+    for name, content in files.items():
+        _, _, age = name.partition("_")
+        data = content.encode()
+        path = folder / ("kern.log" + (f".{age}" if age else "") + (".gz" if age == "2" else ""))
+        path.write_bytes(gzip.compress(data) if age == "2" else data)
+    found = [e for e in events_of(folder, year=2026) if e.kind == "xid"]
+    return [
+        (
+            f"{datetime.fromtimestamp((e.time_ns or 0) / 1e9, timezone.utc):%Y-%m-%d}",
+            e.boot,
+            Path(e.evidence.source).name,
+        )
+        for e in found
+    ]
+
+
+BOOT = "Linux version 6.8.0-52-generic (buildd@builder) (gcc) #53-Ubuntu SMP"
+
+
+def test_rotated_files_count_years_and_boots_as_one_log(tmp_path: Path) -> None:
+    found = rotated(
+        tmp_path,
+        kern=kernel_line("Jan  9", 700) + kernel_line("Jan 12", 0, BOOT) + kernel_line("Jan 13", 900),
+        kern_1=kernel_line("Dec 30", 500) + kernel_line("Jan  2", 600),
+        kern_2=kernel_line("Nov 10", 800) + kernel_line("Dec 20", 0, BOOT) + kernel_line("Dec 24", 400),
+    )
+    assert found == [
+        ("2025-11-10", -2, "kern.log.2.gz"),
+        ("2025-12-24", -1, "kern.log.2.gz"),
+        ("2025-12-30", -1, "kern.log.1"),
+        ("2026-01-02", -1, "kern.log.1"),
+        ("2026-01-09", -1, "kern.log"),
+        ("2026-01-13", 0, "kern.log"),
+    ]
+
+
+def test_copies_of_one_log_are_no_rotation(tmp_path: Path) -> None:
+    one = kernel_line("Mar  3", 500) + kernel_line("Mar  4", 600)
+    found = rotated(tmp_path, kern=one, kern_1=one)
+    assert {(day, boot) for day, boot, _ in found} == {("2026-03-03", 0), ("2026-03-04", 0)}
+
+
+def test_a_line_long_before_the_journals_end_has_its_year(tmp_path: Path) -> None:
+    path = tmp_path / "journal.txt"
+    head = "-- Logs begin at Mon 2025-06-02 05:12:43 UTC, end at Wed 2026-03-04 10:36:50 UTC. --"
+    path.write_text(f"{head}\n{LINE.replace('Mar 03', 'Oct 03')}", encoding="utf-8")
+    (xid,) = (e for e in events_of(path) if e.kind == "xid")
+    assert datetime.fromtimestamp((xid.time_ns or 0) / 1e9, timezone.utc).year == 2025

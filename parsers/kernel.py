@@ -93,6 +93,8 @@ STACK = 40
 """Lines of a kernel stack that are read."""
 LAST_LINES = 200
 """Lines before a boot among which an orderly shutdown shows; our judgement."""
+SHORT_BOOT = 40
+"""Lines that are looked at before more of them are taken from memory."""
 NEW_BOOT = re.compile(r"Linux version \d|^-- (?:Boot|Reboot)\b")
 ORDERLY = re.compile(
     r"systemd-shutdown\[1\]|Reached target (?:System )?(?:Power.?Off|Reboot|Shutdown|Halt)|reboot: |Journal stopped"
@@ -191,13 +193,24 @@ def _stack(line: Line, details: dict[str, Detail]) -> None:
         details["waits_on"] = "storage"
 
 
+def _lines_back(line: Line) -> Iterator[Line]:
+    """The lines before, nearest first; in a log of many short boots the last one's first line is near."""
+    done = 0
+    for most in (SHORT_BOOT, LAST_LINES):
+        lines = line.before(most)
+        yield from lines[done:]
+        if len(lines) < most:
+            return
+        done = most
+
+
 def _end_of_the_boot_before(line: Line, details: dict[str, Detail]) -> None:
     """When the boot before was last heard of, on the clock as written, and whether it was shut down.
 
     `orderly` is only there if the log is one that would show a shutdown: it has lines of systemd.
     """
     written: list[str] = []
-    for one in line.before(LAST_LINES):
+    for one in _lines_back(line):
         text = one.raw.decode("utf-8", "replace")
         if NEW_BOOT.search(text):
             if written:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -45,8 +46,8 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
     for (cause, host), inside in groups.items():
         if cause == "host_oom_kill" and (case.job or case.has_job_log):
             strangers = [e for e in inside if _stranger(case, e)]
-            victims = {number(e, "pid") or e.pid for e in strangers}
-            inside = [e for e in inside if (number(e, "pid") or e.pid) not in victims and e not in strangers]
+            victims, theirs = {number(e, "pid") or e.pid for e in strangers}, {id(e) for e in strangers}
+            inside = [e for e in inside if (number(e, "pid") or e.pid) not in victims and id(e) not in theirs]
             if not [e for e in inside if e.role == "cause"]:
                 continue
         near = [e for e in inside if case.timing(e)[0] > -3] or inside
@@ -64,7 +65,7 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
         echo = (
             cause == "nic_link_down" and {e.kind for e in strong or near} <= KEEP_ALIVE and _stalled_before(case, first)
         )
-        if cause == "cpu_stall" and any(_stalled_before(case, e) for e in case.of(*KEEP_ALIVE) if e.host == host):
+        if cause == "cpu_stall" and any(_stalled_before(case, e) for e in case.on(host, *KEEP_ALIVE)):
             shift += 1.0
         kinds = {e.kind for e in near}
         if all(_families()[e.kind] == "report" and e.kind in ASIDE for e in near):
@@ -106,11 +107,18 @@ KEEP_ALIVE = frozenset({"ena-keepalive", "nic-tx-timeout"})
 
 def _stalled_before(case: Case, event: Event) -> bool:
     """Did this host's CPU stall within two minutes before? Then the adapter is only the messenger."""
-    return any(
-        e.host == event.host and 0 <= at(event) - at(e) <= 120 * SECOND
-        for e in case.events
-        if e.cause == "cpu_stall" and e.kind not in KEEP_ALIVE
-    )
+    times = case.once(_stalls).get(event.host, [])
+    place = bisect_left(times, at(event) - 120 * SECOND)
+    return place < len(times) and times[place] <= at(event)
+
+
+def _stalls(case: Case) -> dict[str | None, list[int]]:
+    """Host → when its CPU stalled, sorted."""
+    found: dict[str | None, list[int]] = defaultdict(list)
+    for event in case.events:
+        if event.cause == "cpu_stall" and event.kind not in KEEP_ALIVE:
+            found[event.host].append(at(event))
+    return {host: sorted(times) for host, times in found.items()}
 
 
 RECOVERED_S = 600
@@ -123,12 +131,10 @@ def _recovered(case: Case, down: Event) -> bool:
     """A link that came up again on the same device soon, and not just before the job failed."""
     dev = text(down, "dev")
     back = any(
-        e.kind in ("link-up", "bond-up", "ib-port-up")
-        and e.host == down.host
-        and text(e, "dev") == dev
+        text(e, "dev") == dev
         and (at(down), down.evidence.line or 0) < (at(e), e.evidence.line or 0)
         and at(e) - at(down) <= RECOVERED_S * SECOND
-        for e in case.events
+        for e in case.on(down.host, "link-up", "bond-up", "ib-port-up")
     )
     if not back or not case.job:
         return back
@@ -159,7 +165,6 @@ SHUTDOWN_LINES = 400
 @rule
 def log_stops(case: Case) -> Iterator[Finding]:
     """A boot whose log ends in mid-flow, followed by a new boot: power or reset, when nothing else says why."""
-    ends = case.of("shutdown-seq")
     by_source: dict[str, list[int]] = defaultdict(list)
     starts = {}
     reports = {r.path for r in case.rows if r.format == "nvidia-bug-report"}
@@ -169,17 +174,20 @@ def log_stops(case: Case) -> Iterator[Finding]:
         line = event.evidence.line or 0
         by_source[event.evidence.source].append(line)
         starts[event.evidence.source, line] = event
+    everything: dict[str, list[tuple[int, int, Event]]] = defaultdict(list)
+    for place, event in enumerate(case.events):
+        if event.evidence.source in by_source:
+            everything[event.evidence.source].append((event.evidence.line or 0, place, event))
     for source, lines in by_source.items():
+        written = sorted(everything[source], key=lambda x: x[:2])
+        numbers = [line for line, _, _ in written]
         for previous, line in zip([0, *sorted(lines)], sorted(lines), strict=False):
             if line - previous < ONE_START:
                 continue  # the banner, the command line and the like of one and the same start
             event = starts[source, line]
-            before = [
-                e for e in case.events if e.evidence.source == source and previous <= (e.evidence.line or 0) < line
-            ]
-            orderly = any(
-                e.kind == "shutdown-seq" and line - (e.evidence.line or 0) < SHUTDOWN_LINES for e in ends if e in before
-            )
+            between = written[bisect_left(numbers, previous) : bisect_left(numbers, line)]
+            before = [e for _, _, e in sorted(between, key=lambda x: x[1])]
+            orderly = any(e.kind == "shutdown-seq" and line - (e.evidence.line or 0) < SHUTDOWN_LINES for e in before)
             explained = [e for e in before if e.role == "cause" and not _other_matter(case, e)]
             if orderly or explained or event.details.get("orderly"):
                 continue

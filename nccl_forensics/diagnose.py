@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from nccl_forensics import advice, catalog, words
-from nccl_forensics.clocks import Aligned
+from nccl_forensics.clocks import HOST_FORMATS, Aligned
 from nccl_forensics.identify import Identities, same_host, short
 from nccl_forensics.model import (
     Cleared,
@@ -29,8 +29,9 @@ from nccl_forensics.model import (
     Reconstruction,
     Verdict,
 )
-from nccl_forensics.rules import DETECTED, SECOND, Case, findings, number, text, weight
+from nccl_forensics.rules import DETECTED, SECOND, SKEW_S, Case, findings, number, text, weight
 from nccl_forensics.watchdogs import reporting_ranks, waiting_ranks
+from nccl_forensics.words import is_dated
 
 IDENTIFIED, SUSPECTED = 0.8, 0.4
 """The contract's limits for a verdict's status."""
@@ -161,16 +162,48 @@ def _same_subject(a: _Draft, b: _Draft) -> bool:
     return True
 
 
+TAKES_THE_GPU = frozenset({"gpu_off_bus", "psu_rail_loss", "gpu_firmware", "gpu_memory", "pcie_link", "gpu_other"})
+"""Causes after which a GPU computes no more, whatever program uses it."""
+
+
+def _in_this_job(finding: Finding, case: Case) -> Finding:
+    """The finding, weighed down if its host is none on which the job ran, as far as the placed ranks tell."""
+    if finding.ranks or not finding.hosts or finding.weight <= 0:
+        return finding
+    known = case.known
+    places = {p.host for p in known.ranks.values() if p.host}
+    if not places or any(same_host(h, p) for h in finding.hosts for p in places):
+        return finding
+    members = set(known.ranks) | set(range(known.world_size or 0))
+    late = {r for s in case.collectives.suspects for r in s.ranks} or members
+    if any((place := known.ranks.get(r)) is None or place.host is None for r in late):
+        return finding
+    # Containers have names of their own: only where some host's own file agrees with a place do the names mean hosts.
+    alike = known.stated or any(
+        r.host and r.format in HOST_FORMATS and any(same_host(r.host, p) for p in places) for r in case.rows
+    )
+    sure = alike and all((place := known.ranks.get(r)) is not None and place.host for r in members)
+    why = "every rank of this job ran elsewhere" if sure else "no rank of this job is known to have run there"
+    return replace(
+        finding,
+        weight=min(finding.weight, 1.0) + weight("not_in_job")
+        if sure
+        else finding.weight + weight("perhaps_not_in_job"),
+        says=f"{finding.says} ({why})",
+    )
+
+
 def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
     """Let the collectives speak for or against each hypothesis; drop those that another one explains."""
     late, sure, shown = _late(drafts)
     waited = set(waiting_ranks(case.events))
     placed = {r for r, p in case.known.ranks.items() if p.host}
-    lost_gpus = [d for d in drafts if d.gpus and not d.ranks and d.own() > 1.5]
+    lost_gpus = [d for d in drafts if d.cause in TAKES_THE_GPU and d.gpus and not d.ranks and d.own() > 1.5]
     unseen = set(case.collectives.cannot_exclude)
     for draft in drafts:
         here = {r for h in draft.hosts for r in case.known.ranks_on(h)}
-        alike = draft in lost_gpus and len(lost_gpus) == 1 and len(draft.gpus) == len(unseen)
+        alone = len(lost_gpus) == 1 and draft is lost_gpus[0]
+        alike = alone and len(draft.gpus) == len(unseen)
         if alike and not late and unseen <= here:
             draft.ranks |= unseen  # as many GPUs were lost on that host as ranks of it left nothing
         if draft.cause in advice.LOCATES or not late:
@@ -200,7 +233,7 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
             draft.borrowed += shown
         elif on_host and not (late & on_host) and late <= placed:
             draft.bonus += weight("other_rank") / 2
-        elif draft in lost_gpus and len(lost_gpus) == 1 and len(draft.gpus) == len(late) and not late & placed:
+        elif alone and len(draft.gpus) == len(late) and not late & placed:
             # Exactly as many GPUs were lost as ranks never came: the map is missing, the story is one.
             draft.ranks |= late
             draft.bonus += sure * 0.5
@@ -248,6 +281,8 @@ def _program(draft: _Draft) -> bool:
 
 def weigh(found: Sequence[Finding], case: Case) -> list[Hypothesis]:
     """Hypotheses, most likely first, with posteriors over all of them and 'something else'."""
+    if case.job:
+        found = [_in_this_job(f, case) for f in found]
     drafts = _relate(_drafts(found), case)
     odds = [min(max(d.total(), -8.0), 8.0) for d in drafts]
     whole = 1.0 + sum(math.exp(o) for o in odds)  # 1 = exp(0): something else
@@ -289,11 +324,29 @@ def diagnose(
     if case.job:
         incident = _incident(1, found, case)
         return (incident,) if incident else ()
-    if any(e.kind == "progress" and e.details.get("what") == "finished" for e in case.events):
-        return ()  # the job that these files are about ended in order
+    ended = [e for e in case.events if e.kind == "progress" and e.details.get("what") == "finished"]
+    latest: dict[str, int] = {}
+    for event in case.events if ended else ():
+        if event.time_ns is not None:
+            latest[event.evidence.source] = max(event.time_ns, latest.get(event.evidence.source, event.time_ns))
+    ends = [(e, latest.get(e.evidence.source)) for e in ended]
+    found = [f for f in found if not any(_survived(f, e, at) for e, at in ends)]
     incidents = [i for n, group in enumerate(_clusters(found), 1) if (i := _incident(n, group, case))]
     incidents.sort(key=lambda i: (i.onset_ns is None, i.onset_ns or 0))
     return tuple(replace(i, id=n) for n, i in enumerate(incidents, 1))
+
+
+def _survived(finding: Finding, ended: Event, ended_ns: int | None) -> bool:
+    """Did a job end in order after this, for all that is known? One that had ended before says nothing of it.
+
+    `ended_ns`: the last time in the file that says so.
+    """
+    times = [e.time_ns for e in finding.events if e.time_ns is not None] or [finding.onset_ns]
+    first = min((t for t in times if t is not None), default=None)
+    if first is None or ended_ns is None or is_dated(first) != is_dated(ended_ns):
+        return True
+    elsewhere = ended.host and finding.hosts and not any(same_host(ended.host, h) for h in finding.hosts)
+    return not elsewhere and first <= ended_ns + SKEW_S * SECOND
 
 
 def _clusters(found: Sequence[Finding]) -> list[list[Finding]]:

@@ -51,6 +51,8 @@ class Identities:
     """As a log states it; None if none does."""
     devices_chosen: bool = False
     """Some line sets CUDA_VISIBLE_DEVICES or a device order, so that indices are no local ranks."""
+    stated: bool = False
+    """The user said who ran where (`--hosts`)."""
     problems: tuple[Problem, ...] = ()
 
     def rank_of_gpu(self, host: str | None, pci: str | None) -> int | None:
@@ -327,6 +329,7 @@ def identify(
         ranks=ranks,
         gpus=gpus,
         world_size=worlds.most_common(1)[0][0] if worlds else None,
+        stated=bool(hosts),
         devices_chosen=any(e.kind == "setting" and str(e.details.get("name", "")).startswith("CUDA_") for e in events),
         problems=tuple(problems),
     )

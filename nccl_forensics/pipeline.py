@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from nccl_forensics import clocks, diagnose, identify, sniff, watchdogs
+from nccl_forensics import clocks, diagnose, identify, runs, sniff, watchdogs
 from nccl_forensics.collect import File, Limits, Source, _Totals, collect, files, sources
 from nccl_forensics.model import Event, Incident, InputRow, Problem, Rank, Reconstruction
 from nccl_forensics.plugins import Parser, Parsers, Stream, parsers
@@ -367,11 +367,14 @@ def conclude(
         if g.first_arrival_ns is not None
     ]
     aligned = clocks.align(events, rows, zone=zone, year=year, arrivals=arrivals)
-    collectives = watchdogs.merge(recorded, watchdogs.reconstruct(aligned.events, known))
-    incidents = diagnose.diagnose(aligned, known, collectives, rows)
+    current, left_out = runs.last_run(aligned.events)
+    of_run = replace(aligned, events=current)
+    collectives = watchdogs.merge(recorded, watchdogs.reconstruct(current, known))
+    incidents = diagnose.diagnose(of_run, known, collectives, rows)
     rows = _spans(rows, aligned.events)
     problems = [q for p in parsed for q in p.problems] + list(known.problems) + list(collectives.problems)
-    ranks = incidents[0].ranks if incidents else diagnose.no_incident_ranks(aligned, known, collectives, rows)
+    problems += left_out
+    ranks = incidents[0].ranks if incidents else diagnose.no_incident_ranks(of_run, known, collectives, rows)
     return Analysis(
         rows=tuple(rows),
         events=aligned.events,

@@ -202,7 +202,7 @@ def events(case: Mapping[str, Any]) -> list[Event]:
 def rows(case: Mapping[str, Any], found: list[Event]) -> list[InputRow]:
     """One row for each file that an event or the case's `rows` names."""
     files = dict.fromkeys([e.evidence.source for e in found] + list(case.get("rows", {})))
-    formats = {f: sniff.by_name(f.rsplit("/")[-1]) or "job-log" for f in files}
+    formats = {f: sniff.by_name(f) or ("kernel" if f.startswith("kern") else "job-log") for f in files}
     return [InputRow(**{"path": f, "format": formats[f], **case.get("rows", {}).get(f, {})}) for f in files]
 
 

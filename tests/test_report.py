@@ -456,7 +456,7 @@ def test_no_word_of_a_template_is_missing_from_the_package() -> None:
             [0],
             ["node-a"],
             "identified",
-            "Rank 0 on node-a: the kernel killed a rank: host out of memory",
+            "Rank 0 on node-a: the kernel killed a process: host out of memory",
         ),
         ("fabric_error", [], [], "suspected", "Probably: The network fabric lost traffic. No single rank is to blame"),
         ("undetermined", [], [], "undetermined", "These files do not tell who caused the timeout"),

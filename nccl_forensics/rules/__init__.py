@@ -9,6 +9,7 @@ engine (diagnose.py) adds findings on the same cause and subject, relates them t
 
 from __future__ import annotations
 
+import bisect
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, TypeVar
 
-from nccl_forensics import catalog
+from nccl_forensics import catalog, words
 from nccl_forensics.clocks import HOST_FORMATS, Aligned
 from nccl_forensics.identify import Identities, same_host
 from nccl_forensics.model import Detail, Event, Finding, InputRow, Reconstruction
@@ -152,15 +153,62 @@ class Case:
     @cached_property
     def job(self) -> bool:
         """Does the pile hold a trace of a training job that failed?"""
-        of_hosts = {r.path for r in self.rows if r.format in HOST_FORMATS}
         return any(
-            e.kind in JOB_KINDS and not _handled(e) and e.evidence.source not in of_hosts for e in self.events
+            e.kind in JOB_KINDS and not _handled(e) and e.evidence.source not in self._of_hosts for e in self.events
         ) or bool(self.collectives.suspects or (self.collectives.groups and not self.collectives.healthy))
 
     @cached_property
     def has_job_log(self) -> bool:
         """Is there a job's log in the pile, whether or not it tells of a failure?"""
         return any(r.format == "job-log" and r.status in ("read", "partial") for r in self.rows)
+
+    @cached_property
+    def _of_hosts(self) -> frozenset[str]:
+        """Files that a host wrote, as against a job."""
+        return frozenset(r.path for r in self.rows if r.format in HOST_FORMATS)
+
+    @cached_property
+    def _steps(self) -> list[int]:
+        """When the job ended a training step before its ranks began to wait, sorted."""
+        onset = self.onset_ns if self.onset_ns is not None else self.detected.time_ns if self.detected else None
+        return sorted(
+            e.time_ns
+            for e in self.of("progress")
+            if e.time_ns is not None and onset is not None and e.time_ns <= onset and e.details.get("step") is not None
+        )
+
+    def _steps_after(self, time_ns: int) -> int | None:
+        """The last step that ended later than that, if the job wasn't started anew in between."""
+        if not self._steps or self._steps[-1] <= time_ns:
+            return None
+        last = self._steps[-1]
+        again = any(e.time_ns is not None and time_ns < e.time_ns < last for e in self.of(*STARTS_ANEW))
+        return None if again else last
+
+    @cached_property
+    def _marks(self) -> dict[str, list[tuple[int, Detail]]]:
+        """Source → (line, step; None where a run starts or ends), by line."""
+        found: dict[str, list[tuple[int, Detail]]] = {}
+        for event in self.of("progress", *STARTS_ANEW):
+            step = event.details.get("step") if event.kind == "progress" else None
+            if event.evidence.line is not None and (event.kind != "progress" or step is not None):
+                found.setdefault(event.evidence.source, []).append((event.evidence.line, step))
+        for marks in found.values():
+            marks.sort(key=lambda x: x[0])
+        return found
+
+    def _went_on(self, event: Event) -> bool:
+        """Do two further steps stand behind this line in its own file? One can have been under way."""
+        line = event.evidence.line
+        if line is None or event.evidence.source in self._of_hosts:
+            return False
+        steps = set()
+        marks = self._marks.get(event.evidence.source, [])
+        for _, step in marks[bisect.bisect_right(marks, line, key=lambda x: x[0]) :]:
+            if step is None or len(steps) > 1:
+                break
+            steps.add(step)
+        return len(steps) > 1
 
     @cached_property
     def detected(self) -> Event | None:
@@ -186,6 +234,8 @@ class Case:
         if not self.job:
             return 0.0, None
         seen = self.detected
+        if event.time_ns is None and self._went_on(event):
+            return weight("long_before"), "the job made further steps after it"
         if seen is None or event.time_ns is None or seen.time_ns is None:
             if event.boot is not None and event.boot < 0:
                 return weight("earlier_boot"), "it is from an earlier boot, and its time cannot be shown"
@@ -210,6 +260,14 @@ class Case:
             return weight("too_late"), "it came after the job had given up"
         if event.time_ns < onset - LONG_BEFORE_S * SECOND - margin:
             return weight("long_before"), "it came long before, and the job went on"
+        if (steps := self._steps_after(event.time_ns + margin + STEP_S * SECOND)) is not None:
+            gone = words.duration((steps - event.time_ns) / SECOND)
+            return weight("long_before"), f"the job still made progress {gone} after it"
+        late = event.time_ns - onset - margin
+        if late > WAITED_S * SECOND and event.evidence.source in self._of_hosts and event.kind not in SLOW_TO_SHOW:
+            return weight("while_waiting"), (
+                f"the others had already been waiting for {words.duration((event.time_ns - onset) / SECOND)}"
+            )
         return 0.0, None
 
 
@@ -217,6 +275,18 @@ SKEW_S = 120
 """How far two hosts' clocks may differ where nothing in the pile compares them. Our judgement; NTP keeps far less."""
 ONE_START = 25
 """Lines within which several boot messages belong to one start. Our judgement."""
+STARTS_ANEW = ("restart", "nccl-init", "exit", "sigterm-sent", "watchdog-timeout")
+"""Lines between a fault and a step that show two runs or attempts."""
+STEP_S = 90
+"""A step of the whole job that ends later than this after a fault was made without what the fault took. Our judgement:
+the steps of large models take up to a minute."""
+WAITED_S = 60
+"""So long after the first waiter began, a fault of hardware is rather a consequence, or found late. Our judgement."""
+SLOW_TO_SHOW = frozenset(
+    {"hung-task", "hung-task-suppressed", "soft-lockup", "hard-lockup", "rcu-stall", "rcu-starved"}
+    | {"workqueue-lockup", "nfs-not-responding"}
+)
+"""Kinds that a kernel logs only after minutes of waiting (kernel.hung_task_timeout_secs is 120 by default)."""
 LONG_BEFORE_S = 3600
 """A fault that kills a rank shows in the next collective, so within one step; an hour is generous. Our judgement."""
 

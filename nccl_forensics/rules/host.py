@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from nccl_forensics import catalog, words
+from nccl_forensics.identify import same_host
 from nccl_forensics.model import Event, Finding
 from nccl_forensics.rules import ONE_START, SECOND, Case, at, number, rule, text, weight
 
@@ -67,6 +68,9 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
         )
         if cause == "cpu_stall" and any(_stalled_before(case, e) for e in case.on(host, *KEEP_ALIVE)):
             shift += 1.0
+        foreign = cause == "host_oom_kill" and not ranks and case.job and _no_rank(case, inside, host)
+        if foreign:
+            shift, why = shift + weight("foreign_pid"), "its process id is none of the ranks'"
         kinds = {e.kind for e in near}
         if all(_families()[e.kind] == "report" and e.kind in ASIDE for e in near):
             value = 0.4
@@ -206,6 +210,16 @@ def log_stops(case: Case) -> Iterator[Finding]:
                 onset_ns=None,
                 detail="power",
             )
+
+
+def _no_rank(case: Case, inside: list[Event], host: str | None) -> bool:
+    """Are the process ids of all ranks there known, and none was killed? Containers count their own: only a hint."""
+    mine = [p for p in case.known.ranks.values() if p.host is None or host is None or same_host(p.host, host)]
+    killed = {pid for e in inside if (pid := number(e, "pid") or e.pid) is not None}
+    told = {number(e, "pid") or e.pid for e in case.of("dataloader-killed")}
+    return (
+        bool(mine and killed) and all(p.pid is not None for p in mine) and not killed & (told | {p.pid for p in mine})
+    )
 
 
 def _other_matter(case: Case, event: Event) -> bool:

@@ -131,15 +131,30 @@ def prior(cause: str) -> float:
 
 def _drafts(found: Sequence[Finding]) -> list[_Draft]:
     drafts: list[_Draft] = []
+    of_cause: dict[str, list[int]] = defaultdict(list)
+    without_ranks: dict[str, set[int]] = defaultdict(set)
+    first_with: dict[tuple[str, int], int] = {}
     for finding in sorted(found, key=lambda f: -f.weight):
-        for draft in drafts:
-            several_late = finding.cause in advice.LOCATES and finding.inference and finding.weight > 0
-            if draft.cause == finding.cause and (several_late or draft.touches(finding)):
-                draft.add(finding)
+        cause = finding.cause
+        several_late = cause in advice.LOCATES and finding.inference and finding.weight > 0
+        places: Iterable[int] = of_cause[cause]
+        if finding.ranks and not several_late:  # drafts of other ranks are not touched
+            mine = {place for rank in finding.ranks if (place := first_with.get((cause, rank))) is not None}
+            places = sorted(mine | without_ranks[cause])
+        for place in places:
+            if several_late or drafts[place].touches(finding):
                 break
         else:
-            drafts.append(_Draft(finding.cause))
-            drafts[-1].add(finding)
+            place = len(drafts)
+            drafts.append(_Draft(cause))
+            of_cause[cause].append(place)
+        drafts[place].add(finding)
+        if drafts[place].ranks:
+            without_ranks[cause].discard(place)
+        else:
+            without_ranks[cause].add(place)
+        for rank in finding.ranks:
+            first_with[cause, rank] = min(place, first_with.get((cause, rank), place))
     return drafts
 
 
@@ -496,11 +511,10 @@ def _verdict(hypotheses: Sequence[Hypothesis], case: Case, reporters: tuple[int,
 
 
 def _unique(found: Iterable[Finding]) -> list[Finding]:
-    kept: list[Finding] = []
+    first: dict[str, Finding] = {}
     for finding in found:
-        if not any(k.says == finding.says for k in kept):
-            kept.append(finding)
-    return kept
+        first.setdefault(finding.says, finding)
+    return list(first.values())
 
 
 def _chain(finding: Finding) -> tuple[bool, int]:
@@ -694,10 +708,17 @@ def no_incident_ranks(
 
 
 def _status(case: Case, rank: int, key: str) -> int | None:
+    event = case.once(_first_status).get(rank)
+    return number(event, key) if event is not None else None
+
+
+def _first_status(case: Case) -> dict[int, Event]:
+    """Rank → the first line in which its watchdog counted its work."""
+    found: dict[int, Event] = {}
     for event in case.of("pg-status"):
-        if event.rank == rank:
-            return number(event, key)
-    return None
+        if event.rank is not None:
+            found.setdefault(event.rank, event)
+    return found
 
 
 def hosts_named(verdict: Verdict) -> str:

@@ -356,8 +356,7 @@ def _survived(finding: Finding, ended: Event, ended_ns: int | None) -> bool:
 
     `ended_ns`: the last time in the file that says so.
     """
-    times = [e.time_ns for e in finding.events if e.time_ns is not None] or [finding.onset_ns]
-    first = min((t for t in times if t is not None), default=None)
+    first = min((e.time_ns for e in finding.events if e.time_ns is not None), default=finding.onset_ns)
     if first is None or ended_ns is None or is_dated(first) != is_dated(ended_ns):
         return True
     elsewhere = ended.host and finding.hosts and not any(same_host(ended.host, h) for h in finding.hosts)

@@ -49,7 +49,7 @@ def last_run(events: Sequence[Event]) -> tuple[tuple[Event, ...], tuple[Problem,
     said = Problem(
         says=f"{len(left)} lines of an earlier run, which failed at "
         f"{datetime.fromtimestamp(ended // SECOND, timezone.utc):%Y-%m-%d %H:%M:%S} UTC, are left out of the verdict: "
-        f"it is about the last run. Give the earlier lines (line {first.evidence.line} on) alone to have them analyzed.",
+        f"it is about the last run. Give the earlier lines (line {first.evidence.line} on) alone to analyze them.",
         source=first.evidence.source,
     )
     gone = {id(e) for e in left}

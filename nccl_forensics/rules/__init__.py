@@ -202,7 +202,7 @@ class Case:
         line = event.evidence.line
         if line is None or event.evidence.source in self._of_hosts:
             return False
-        steps = set()
+        steps: set[Detail] = set()
         marks = self._marks.get(event.evidence.source, [])
         for _, step in marks[bisect.bisect_right(marks, line, key=lambda x: x[0]) :]:
             if step is None or len(steps) > 1:

@@ -213,7 +213,7 @@ def log_stops(case: Case) -> Iterator[Finding]:
 
 
 def _no_rank(case: Case, inside: list[Event], host: str | None) -> bool:
-    """Are the process ids of all ranks there known, and none was killed? Containers count their own: only a hint."""
+    """Are all ranks' process ids there known, and none was killed? Containers count their own, so only a hint."""
     mine = [p for p in case.known.ranks.values() if p.host is None or host is None or same_host(p.host, host)]
     killed = {pid for e in inside if (pid := number(e, "pid") or e.pid) is not None}
     told = {number(e, "pid") or e.pid for e in case.of("dataloader-killed")}

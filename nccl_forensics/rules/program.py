@@ -184,10 +184,10 @@ def killed(case: Case) -> Iterator[Finding]:
         for e in case.of("exit", "srun-exit", "ds-exit")
         if number(e, "code") in SIGNALS or text(e, "what") == "Killed"
     ]
-    told = {number(e, "target_pid") for e in case.of("sigterm-sent")}
+    told = case.of("sigterm-sent")
     best: dict[tuple[object, object], Event] = {}
     for event in exits:
-        if event.pid is not None and event.pid in told:
+        if number(event, "code") in (-9, 137) and any(_told(e, event) for e in told):
             continue  # the launcher's own SIGKILL after its SIGTERM was ignored
         key = (event.rank if event.rank is not None else event.pid, event.host if event.rank is None else None)
         if event.rank is None and any(e.rank is not None and e.pid == event.pid for e in exits):
@@ -318,6 +318,15 @@ def busy_elsewhere(case: Case) -> Iterator[Finding]:
             detail="checkpoint" if storage else what,
             onset_ns=last.time_ns,
         )
+
+
+def _told(sent: Event, ended: Event) -> bool:
+    """Did the launcher on this host tell this process to stop? Containers give the same process ids on every host."""
+    if ended.pid is None or number(sent, "target_pid") != ended.pid:
+        return False
+    if sent.evidence.source == ended.evidence.source and (sent.host is None or ended.host is None):
+        return True
+    return sent.host is not None and ended.host is not None and same_host(sent.host, ended.host)
 
 
 def _after(case: Case, a: Event, b: Event) -> bool:

@@ -182,8 +182,8 @@ def _sources(
     stated = {path: set(hosts) for path, hosts in said.items()}
     for path, name in declared.items():
         stated.setdefault(path, set()).add(name)
+    machines = set(known)
     folders = _folders(rows, stated)
-    machines = {short(h) for h in [*declared.values(), *(h for c in said.values() for h in c)]}
     for row in rows:
         rank, attempt, local, named = names_in_path(row.path)
         hosts = said.get(row.path, Counter())
@@ -191,7 +191,8 @@ def _sources(
         if host is None and len({short(h) for h in hosts}) == 1:
             host = max(hosts, key=len)
         if host is None and not hosts:
-            named = named or folders.get(row.path)
+            folder = folders.get(row.path)
+            named = folder if folder and (named is None or named in folder) else named  # gpu7 of prod3-gpu7
             host = _folder_host(row.path, declared) or (known.get(short(named), named) if named else None)
             if host is None and len(machines) == 1 and row.format in OF_ONE_HOST:
                 host = known[next(iter(machines))]  # the pile speaks of one machine only
@@ -206,16 +207,20 @@ OF_ONE_HOST = frozenset(
 MACHINE = re.compile(r"[a-z]{2}[a-z0-9]*(?:-[a-z0-9]+)*-?\d+[a-z]?", re.I)
 NOT_MACHINES = re.compile(
     r"(?:rank|attempt|step|epoch|checkpoint|ckpt|job|slurm|run|trial|seed|log|logs|part|tmp|version|v|out|case|dump|fr"
-    r"|torch|cuda|nccl|node_rank|local_rank|worker_rank|sample|bundle|ticket|incident)[-_]?\d+",
+    r"|torch|cuda|nccl|node_rank|local_rank|worker_rank|sample|bundle|ticket|incident"
+    r"|exp|experiment|test|try|retry|round|iter|fold|shard|task|phase|stage|batch|set|data|day|week|dir|folder|file|copy"
+    r"|backup|archive|upload|prod|dev|staging)[-_]?\d+",
     re.I,
 )
 """Folder names with a number at the end that are no machine's."""
 
 
 def _folders(rows: Sequence[InputRow], said: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """File → the folder above it that looks like a machine's name, below what all paths have in common.
+    """File → the folder above it that is named after a machine, below what all paths have in common.
 
-    `said`: hosts that files state themselves; a folder that holds another machine's file is not named after one.
+    Looking like a name is not enough: a line of the pile states that host, or a folder beside it has the same shape
+    (node-01, node-02). `said`: hosts that files state themselves; where a folder holds another machine's file, neither
+    it nor those of its shape are named after machines.
     """
     parts = {r.path: re.split(r"[/!]", r.path)[:-1] for r in rows}
     common = 0
@@ -230,13 +235,29 @@ def _folders(rows: Sequence[InputRow], said: Mapping[str, Iterable[str]]) -> dic
     for path, folders in parts.items():
         for depth in range(common, len(folders)):
             names["/".join(folders[: depth + 1])] |= {short(h) for h in said.get(path, ())}
+    alike: dict[tuple[str, str], set[str]] = defaultdict(set)  # (parent, shape) → names
+    doubted: set[tuple[str, str]] = set()
+    for folder, others in names.items():
+        parent, _, name = folder.rpartition("/")
+        alike[parent, _shape(name)].add(name)
+        if not others <= {short(name)}:
+            doubted.add((parent, _shape(name)))
+    stated = {short(h) for hosts in said.values() for h in hosts}
     found: dict[str, str] = {}
     for path, folders in parts.items():
         for depth in range(common, len(folders)):
             name, others = folders[depth], names["/".join(folders[: depth + 1])]
-            if MACHINE.fullmatch(name) and not NOT_MACHINES.fullmatch(name) and others <= {short(name)}:
+            if not MACHINE.fullmatch(name) or NOT_MACHINES.fullmatch(name) or not others <= {short(name)}:
+                continue
+            kin = "/".join(folders[:depth]), _shape(name)
+            if short(name) in stated or (len(alike[kin]) > 1 and kin not in doubted):
                 found[path] = name
     return found
+
+
+def _shape(name: str) -> str:
+    """'node-01' → 'node-#'."""
+    return re.sub(r"\d+", "#", name.lower())
 
 
 def _folder_host(path: str, declared: Mapping[str, str]) -> str | None:

@@ -117,7 +117,7 @@ def with_year(wall_ns: int, year: int) -> int:
     return int(moved.timestamp()) * SECOND + rest
 
 
-ROTATED = re.compile(r"^(?P<base>.*?[A-Za-z_][\w-]*(?:\.log)?)(?:\.(?P<age>\d{1,3}))?(?:\.(?:gz|xz|zst|bz2))?$")
+ROTATED = re.compile(r"^(?P<base>[A-Za-z_][\w-]*(?:\.log)?)(?:\.(?P<age>\d{1,3}))?(?:\.(?:gz|xz|zst|bz2))?$")
 """logrotate's names without dateext: kern.log, kern.log.1, kern.log.2.gz, from young to old."""
 
 
@@ -125,8 +125,9 @@ def _chains(by_source: Mapping[str, Sequence[Event]]) -> list[list[str]]:
     """Rotated files of one log, oldest first, as far as each ends before the next one begins; all others alone."""
     logs: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for source in by_source:
-        found = ROTATED.match(source)
-        logs[found["base"] if found else source].append((int(found["age"] or 0) if found else 0, source))
+        folder, _, name = source.rpartition("/")
+        found = ROTATED.match(name)
+        logs[f"{folder}/{found['base']}" if found else source].append((int(found["age"] or 0) if found else 0, source))
     chains: list[list[str]] = []
     for files in logs.values():
         ages = [age for age, _ in files]

@@ -118,6 +118,8 @@ def _final(text: str, *, near: bool) -> re.Match[str] | None:
     if not found:
         return None
     last = found["type"].rsplit(".", 1)[-1]
+    if last.endswith("Warning") and not near:
+        return None  # the warnings module prints such lines by itself, also between those of a traceback
     if EXCEPTION.search(last):
         return found
     if "." in found["type"] and last[:1].isupper():

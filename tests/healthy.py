@@ -10,6 +10,7 @@ exceptions are followed by steps, and every job ends.
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import sys
@@ -684,6 +685,22 @@ def job_log(kind: str, lines: int, r: random.Random) -> Iterator[str]:
     yield from list(torchrun(r, ends=True))[-3:]
 
 
+WRAPS: dict[str, Callable[[str, int], str]] = {
+    "cri": lambda x, n: f"2026-03-02T09:{n // 60 % 60:02}:{n % 60:02}.{n % 10**9:09}Z stderr F {x}",
+    "docker": lambda x, n: json.dumps({"log": x + "\n", "stream": "stdout", "time": "2026-03-02T09:00:00.123456789Z"}),
+    "pdsh": lambda x, n: f"node-{n // 80 % 2}: {x}",
+    "srun": lambda x, n: f"{n // 80 % 2 * 8}: {x}",
+    "torchrun": lambda x, n: f"[default{n // 80 % 8}]:{x}",
+    "mpirun": lambda x, n: f"[1,{n // 80 % 8}]<stdout>:{x}",
+    "compose": lambda x, n: f"trainer-{n // 80 % 2 + 1}  | {x}",
+    "kubectl": lambda x, n: f"[pod/train-{n // 80 % 2}/main] {x}",
+    "journal": lambda x, n: f"2026-03-02T09:{n // 60 % 60:02}:{n % 60:02}.000000+0000 node-a train[4001]: {x}",
+    "ray": lambda x, n: f"(RayTrainWorker pid={4000 + n // 80 % 8}, ip=10.0.0.5) {x}",
+    "logger": lambda x, n: f"2026-03-02 09:{n // 60 % 60:02}:{n % 60:02},123 - root - INFO - {x}",
+}
+"""What launchers and collectors put before each line of a job."""
+
+
 def slurm(r: random.Random) -> Iterator[str]:
     yield "srun: job 4711 queued and waiting for resources"
     yield "srun: job 4711 has been allocated resources"
@@ -709,7 +726,10 @@ def files(seed: int, size_bytes: int) -> Iterator[tuple[str, bytes]]:
     yield "hosts/trn-node-00/nvidia-smi-q.txt", _joined(smi_q("trn-node-00", r))
     yield "hosts/trn-node-00/fabricmanager.log", _joined(fabric_manager(r))
     for number, kind in enumerate(KINDS):
-        yield f"jobs/{number}-{kind}/train.log", _joined(job_log(kind, size_bytes // 15 // 200, r))
+        yield f"jobs/{number}-{kind}/train.log", _joined(job_log(kind, size_bytes // 20 // 200, r))
+    for name, wrap in WRAPS.items():
+        lines = (wrap(x.lstrip("\r"), n) for n, x in enumerate(job_log("titan", size_bytes // 40 // 200, r)))
+        yield f"jobs/{name}/train.log", _joined(lines)
     for number, version in enumerate(NCCL_VERSIONS):
         for rank in range(8):
             yield f"jobs/nccl-{number}/rank{rank}.log", _joined(nccl("node-b", rank, 8, version, r))

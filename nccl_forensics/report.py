@@ -1100,6 +1100,8 @@ def _facts(incident: Doc, lookup: _Lookup) -> Iterator[tuple[str, str]]:
     detected = micros(incident["detected"])
     if onset is not None:
         text = f"{moment(onset, error)} UTC {plus_minus(error)}"
+        if error is not None and len({h for h in lookup.host_of.values() if h}) > 1:
+            text += ", as its own host's clock reads"  # the error is that of reading; hosts disagree by more
         if detected is not None and detected > onset:
             text += f"; noticed {duration((detected - onset) / 1e6)} later"
     elif detected is not None:

@@ -57,6 +57,8 @@ NAMED = re.compile(
 )
 ADVICE = ("run with ", "consider ", "try set", "try to set", "enable it by ", "please ", "you can ", "you may ", "e.g.")
 """Words of messages that recommend a setting; nobody set it."""
+PROSE = re.compile(r"(?:\b[a-z]{2,20},? ){4}['\"`]?$")
+"""Four words of a sentence right before it: somebody speaks about the setting."""
 DEPRECATED = re.compile(
     r"Environment variable (?P<name>NCCL_\w{1,60}) is deprecated; use (?P<new>TORCH_NCCL_\w{1,60}) instead"
 )
@@ -76,7 +78,7 @@ def settings(line: Line) -> Iterator[Event]:
         return
     seen: set[str] = set()
     for found in NAMED.finditer(text):
-        if found["name"] not in seen:
+        if found["name"] not in seen and not PROSE.search(text[max(0, found.start() - 120) : found.start()]):
             seen.add(found["name"])
             yield line.event(
                 "setting", role="context", details={"name": found["name"], "value": found["value"].rstrip(",.:")}

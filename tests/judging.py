@@ -54,8 +54,25 @@ def _lost_xids(doc: Mapping[str, Any], expect: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _surely_wrong(incident: Mapping[str, Any], expect: Mapping[str, Any], causes: set[str] | None) -> list[str]:
+    """What a sure verdict names that is not so; what it leaves open is no wrong name."""
+    verdict, wrong = incident["verdict"], []
+    beside = expect.get("contributing_ok")
+    if causes is not None and verdict["cause"] not in causes and not beside:
+        wrong.append(f"surely the cause {verdict['cause']}")
+    if strangers := set(verdict["culprit_ranks"]) - set(expect.get("ranks") or ()):
+        wrong.append(f"surely ranks {sorted(strangers)}")
+    hosts = verdict["culprit_hosts"]
+    if hosts and expect.get("host") and expect["host"] not in hosts:
+        wrong.append(f"surely hosts {hosts}")
+    gpus = {normal_pci(g["pci"]) for g in verdict["culprit_gpus"]}
+    if gpus and {normal_pci(g) for g in expect.get("gpus") or ()} - gpus and not beside:
+        wrong.append(f"surely GPUs {sorted(map(str, gpus))}")
+    return wrong
+
+
 def judged(doc: Mapping[str, Any], expect: Mapping[str, Any], causes: set[str] | None) -> tuple[list[str], list[str]]:
-    """(what is amiss, what is confidently wrong)."""
+    """(what is amiss, what is confidently wrong) in a document; every sure incident counts, not the surest alone."""
     incidents = doc["incidents"]
     top = max((i["verdict"] for i in incidents), key=lambda v: v["confidence"], default=None)
     sure = top is not None and top["confidence"] >= SURE
@@ -69,12 +86,5 @@ def judged(doc: Mapping[str, Any], expect: Mapping[str, Any], causes: set[str] |
     if expect.get("open"):
         return lost + ([named] if sure else []), [named] if sure else []
     best = min((_amiss(i, expect, causes) for i in incidents), key=len)
-    wrong = []
-    if sure and causes is not None and top["cause"] not in causes and not expect.get("contributing_ok"):
-        wrong.append(named)
-    if sure and expect.get("ranks") is not None and set(top["culprit_ranks"]) - set(expect["ranks"]):
-        wrong.append(named)
-    if sure and expect.get("ranks") is None and causes is None and top["culprit_ranks"]:
-        wrong.append(named)
-        best = [*best, named]
-    return best + lost, wrong
+    wrong = [w for i in incidents if i["verdict"]["confidence"] >= SURE for w in _surely_wrong(i, expect, causes)]
+    return best + lost + [w for w in wrong if w not in best], wrong

@@ -1,4 +1,4 @@
-"""Every run of the shared cases, judged by what its expected.json says a right answer is; skipped without them.
+"""Every run of the bundled incidents, and of the shared ones where they are here, judged by their expected.json.
 
 A run is a list of a case's files given together. `SHORT` names the runs that are not right yet, and why; it must match
 exactly: a run that becomes right is taken off the list. No run may be confidently wrong, listed or not.
@@ -22,7 +22,9 @@ from nccl_forensics import catalog, document, pipeline
 from nccl_forensics.clocks import parse_zone
 from nccl_forensics.model import InputError
 
+BUNDLES = Path(__file__).resolve().parent / "cases" / "bundles"
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "cases"
+"""Many more, of which `BUNDLES` is a part."""
 ASIDE = frozenset({"expected.json", "run.json", "README.md", "check.py", "LICENSE-NOTE.txt"})
 """What was not sent by the customer."""
 FROM_DUMPS_ALONE = frozenset({"rank_not_arrived", "process_missing", "rank_busy"})
@@ -68,7 +70,10 @@ class Run:
 
 def all_runs() -> list[Run]:
     found = []
-    for path in sorted(SHARED.glob("*/*/expected.json")):
+    cases = {
+        (p.parent.parent.name, p.parent.name): p for top in (SHARED, BUNDLES) for p in top.glob("*/*/expected.json")
+    }
+    for path in (cases[name] for name in sorted(cases)):
         case = path.parent
         for files in json.loads(path.read_text(encoding="utf-8"))["expect"].get("runs") or [None]:
             everything = tuple(sorted(p.name for p in case.iterdir() if p.name not in ASIDE))
@@ -77,7 +82,6 @@ def all_runs() -> list[Run]:
 
 
 RUNS = all_runs()
-pytestmark = pytest.mark.skipif(not RUNS, reason="the shared cases are not here")
 runs = pytest.mark.parametrize("run", [pytest.param(r, id=r.name) for r in RUNS])
 
 
@@ -111,6 +115,10 @@ def _doc(cause: str = "gpu_off_bus", ranks: Iterable[int] = (3,), confidence: fl
     return {"incidents": [{"verdict": verdict, "collective": {"seq": 5}}], "events": []}
 
 
+def _and(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    return {**one, "incidents": one["incidents"] + other["incidents"]}
+
+
 EXPECT = {"ranks": [3], "host": "n1", "gpus": ["C1:00.0"], "seq": 5, "reporting_ranks": [0], "must_not_blame": [0]}
 
 
@@ -118,11 +126,18 @@ EXPECT = {"ranks": [3], "host": "n1", "gpus": ["C1:00.0"], "seq": 5, "reporting_
     ("doc", "expect", "amiss", "sure"),
     [
         (_doc(), EXPECT, 0, 0),
-        (_doc(ranks=[2]), EXPECT, 1, 1),
+        (_doc(ranks=[2]), EXPECT, 2, 1),
         (_doc(ranks=[2], confidence=0.5), EXPECT, 1, 0),
-        (_doc(ranks=[0, 3]), EXPECT, 2, 1),
-        (_doc(cause="nvlink"), EXPECT, 1, 1),
-        (_doc(), {**EXPECT, "host": "n2", "gpus": ["0000:41:00.0"], "seq": 6, "reporting_ranks": [2]}, 4, 0),
+        (_doc(ranks=[0, 3]), EXPECT, 3, 1),
+        (_doc(cause="nvlink"), EXPECT, 2, 1),
+        (_doc(), {**EXPECT, "seq": 6, "reporting_ranks": [2]}, 2, 0),
+        (_doc(), {**EXPECT, "host": "n2"}, 2, 1),
+        (_doc(confidence=0.7), {**EXPECT, "host": "n2", "gpus": ["0000:41:00.0"]}, 2, 0),
+        (_doc(), {**EXPECT, "gpus": ["0000:41:00.0"]}, 2, 1),
+        (_doc(), {**EXPECT, "ranks": None}, 1, 1),
+        (_doc(ranks=[]), {**EXPECT, "ranks": None}, 0, 0),
+        (_and(_doc(), _doc(ranks=[2], confidence=0.85)), EXPECT, 1, 1),
+        (_and(_doc(), _doc(ranks=[2], confidence=0.5)), EXPECT, 0, 0),
         (_doc(), {"incident": False}, 1, 1),
         (_doc(), {"open": True}, 1, 1),
         (_doc(confidence=0.7), {"open": True}, 0, 0),
@@ -150,7 +165,8 @@ def test_verdict(run: Run) -> None:
 
 
 def test_the_list_of_shortfalls_names_runs_that_are_there() -> None:
-    assert set(SHORT) <= {r.name for r in RUNS}
+    if SHARED.is_dir():
+        assert set(SHORT) <= {r.name for r in RUNS}
     assert all(reason.strip() for reason in SHORT.values())
 
 

@@ -209,9 +209,9 @@ def _years(
         year = full_dates.year(source, inside[-1].host, days)
         if year is None and source in spans:  # what a journal holds lies between its ends
             newest, (since, until) = max(w for w, k in days if k == 0), spans[source]
-            first, last = (datetime.fromtimestamp(t // SECOND, timezone.utc).year for t in (since, until))
-            inside_ = [y for y in range(first, last + 1) if since - DAY <= with_year(newest, y) <= until + DAY]
-            year = inside_[0] if len(inside_) == 1 else None
+            low, high = (datetime.fromtimestamp(t // SECOND, timezone.utc).year for t in (since, until))
+            fits = [y for y in range(low, high + 1) if since - DAY <= with_year(newest, y) <= until + DAY]
+            year = fits[0] if len(fits) == 1 else None
         stem = re.search(r"(?<!\d)(20\d\d)(\d\d)(\d\d)(?!\d)", re.split(r"[/!]", source)[-1])
         if year is None and stem:
             # logrotate's dateext: the file was rotated on that day, so its lines are no younger

@@ -30,6 +30,7 @@ ALIKE = 6
 """More files than this of one format in one folder are shown as one row. Our judgement."""
 LONGEST_LIST = 30
 """Rows of hosts, and of files, that are printed; the rest is counted (all are in the JSON)."""
+MOST_PROBLEMS = 12
 OTHERS_LINES = frozenset({"exit", "rendezvous", "restart", "srun-exit", "ds-exit", "sigterm-sent", "pg-remote-rank"})
 """Kinds by which a launcher, or another rank, speaks of a rank: no log of that rank itself."""
 GPU_FAULTS = frozenset(
@@ -321,9 +322,11 @@ def text(doc: Mapping[str, Any]) -> str:
             lines += _wrap(f"{clock['clock']}: {BASIS.get(clock['basis'], clock['basis'])}{bar}{note}", "  ", "    ")
         if len(unread) > LONGEST_LIST:
             lines.append(f"  and {len(unread) - LONGEST_LIST:,} more")
-    for problem in doc["problems"]:
+    for problem in doc["problems"][:MOST_PROBLEMS]:
         where = f"{problem['source']}: " if problem["source"] else ""
-        lines += textwrap.wrap(f"{where}{problem['says']}", WIDTH, initial_indent="! ", subsequent_indent="  ")
+        lines += _wrap(f"{where}{problem['says']}", "! ", "  ")
+    if (more := len(doc["problems"]) - MOST_PROBLEMS) > 0:
+        lines.append(f"! and {more:,} more problems (--json lists all)")
     return "\n".join(visible(line.rstrip()) for line in lines)  # names of files are a stranger's
 
 
@@ -364,6 +367,8 @@ def _table(coverage: Mapping[str, Any]) -> list[str]:
     if running:
         lacking = [h["host"] for h in running if not h["kernel_log"]]
         share("Kernel logs", len(running) - len(lacking), len(running), "hosts", _list(lacking))
+    elif not coverage["kernel_logs_of_unknown_host"]:
+        lines.append(f"{'Kernel logs':14}{'none':22}no host is known")
     for label, key in (("Rank logs", "with_log"), ("Dumps", "with_dump")) if expected else ():
         lacking = sorted(set(expected) - set(ranks[key]))
         share(label, len(ranks[key]), len(expected), "ranks", _numbers(lacking) if ranks[key] else "all")

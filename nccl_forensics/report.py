@@ -1,7 +1,7 @@
 """The report: one HTML page, a ticket of twelve lines at most, and the same in Markdown, all from the JSON document.
 
 Python makes frozen rows that are ready to print (times, ranges of ranks, counts in words); the templates only place
-them. Everything shown comes from the document (contract/incident.schema.json and its optional keys), in UTC.
+them. Everything shown comes from the document (catalog/incident.schema.json and its optional keys), in UTC.
 Its texts come from a stranger's logs: escaped by Jinja, control and direction characters made visible, cut, counted.
 
 Size: caps below hold the page under 300 KB for 8 ranks and 2 MB for 1,024; what is left off is said, with its number.

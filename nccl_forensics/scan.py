@@ -26,7 +26,7 @@ from nccl_forensics.model import Detail, Event, Evidence, Role, Severity, Stamp
 from nccl_forensics.prefixes import Peeled, peel
 
 REGION = 1 << 20
-"""Bytes scanned at a time: 256 KiB to 4 MiB are equally fast, less and more are slower (DESIGN.md §5)."""
+"""Bytes scanned at a time: 256 KiB to 4 MiB are equally fast, less and more are slower in our measurements."""
 NEIGHBOURS = 1 << 16
 """Bytes kept before and behind a region."""
 LONGEST = 1 << 14

@@ -3,7 +3,7 @@
 
     python tests/healthy.py FOLDER [MEGABYTES] [SEED]
 
-Shapes are those of /work/shared/formats and of public logs; names, numbers and times are drawn. Nothing in it is a
+Shapes are those of the writers' sources and of public logs; names, numbers and times are drawn. Nothing in it is a
 reason to accuse anybody: corrected errors come once, links go up after they were down, retries succeed, caught
 exceptions are followed by steps, and every job ends.
 """

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from nccl_forensics import words
 from nccl_forensics.dumps import COMPLETED, P2P, RETIRED, STARTED, Call, Dump, Ints
 from nccl_forensics.dumps import dump_of as dump_of
 from nccl_forensics.model import Detail, Evidence, GroupState, Problem, RankCounters, Reconstruction, Suspect, Wait
@@ -233,7 +234,10 @@ class _Standing:
 
     @property
     def label(self) -> str:
-        return f"{self.name}:{self.description}" if self.description else self.name
+        """As people call it: the group of all by its description, others by name and, if one was given, description."""
+        if self.description == "default_pg":
+            return self.description
+        return f"{self.name} ({self.description})" if self.description not in ("", "undefined") else self.name
 
     def op(self, seq: int) -> Call | None:
         votes: Counter[Call] = Counter()
@@ -657,15 +661,7 @@ def _blind_tail(job: _Job, rank: int) -> int | None:
 
 
 def _ranks(ranks: Collection[int]) -> str:
-    """'rank 3', 'ranks 1, 2 and 5', 'ranks 0, 1, … (64 in all)'."""
-    listed = sorted(ranks)
-    if not listed:
-        return "nobody"
-    if len(listed) == 1:
-        return f"rank {listed[0]}"
-    if len(listed) > SHOWN:
-        return f"ranks {', '.join(map(str, listed[:SHOWN]))} … ({len(listed)} in all)"
-    return f"ranks {', '.join(map(str, listed[:-1]))} and {listed[-1]}"
+    return words.ranks(ranks) if ranks else "nobody"
 
 
 def _shape(call: Call | None) -> str:

@@ -59,7 +59,7 @@ def duration(seconds: float) -> str:
 
 
 def ranks(numbers: Iterable[int]) -> str:
-    """'rank 3', 'ranks 0–2 and 5', '1,023 ranks (0–1023)'."""
+    """'rank 3', 'ranks 0–2 and 5', '512 ranks between 0 and 1022'."""
     found = sorted(set(numbers))
     if not found:
         return "no rank"
@@ -75,7 +75,7 @@ def ranks(numbers: Iterable[int]) -> str:
     for run in runs:
         parts += [str(n) for n in run] if len(run) < 3 else [f"{run[0]}–{run[-1]}"]
     if len(parts) > 9:
-        return f"{len(found):,} ranks ({found[0]}–{found[-1]})"
+        return f"{len(found):,} ranks between {found[0]} and {found[-1]}"
     return f"ranks {listing(parts)}"
 
 

@@ -96,7 +96,7 @@ def _numbers(text: str | None) -> list[int | None]:
 @parser(title="DCGM diagnostic", literals=["| Diagnostic      "])
 def dcgm_diag(line: Line) -> Iterator[Event]:
     """Reads the whole table behind its header. Only what the table itself calls a failure is one."""
-    if "| Result" not in line.text:
+    if "| Result" not in line.text or line.number <= line.window.state.get("dcgm.until", 0):
         return
     test = ""
     failed: list[tuple[Line, str, int | None]] = []
@@ -108,6 +108,7 @@ def dcgm_diag(line: Line) -> Iterator[Event]:
         text = row.text
         if not text.startswith(("|", "+")):
             break
+        line.window.state["dcgm.until"] = row.number
         if SECTION.match(text):
             note = None
             continue

@@ -18,6 +18,8 @@ from nccl_forensics.model import Detail, Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 
+from ._blocks import may_read
+
 NEARLY_FULL = 95
 """Percent; below that a file system has room for what a job writes in a step. Our judgement."""
 MOST_ROWS = 300
@@ -47,10 +49,13 @@ def df(line: Line) -> Iterator[Event]:
         or "%" not in header
     ):
         return
+    if line.number <= line.window.state.get("df.until", 0) or not may_read(line, "df"):
+        return
     inodes = "IUse%" in header or "Inode" in header
     device = ""
     for row in line.after(MOST_ROWS):
         text = row.text.rstrip()
+        line.window.state["df.until"] = row.number - 1
         if re.fullmatch(r"\S{1,300}", text):
             device = text  # a long name has a line of its own
             continue
@@ -81,7 +86,7 @@ def read_only_mount(line: Line) -> Iterator[Event]:
 def quota(line: Line) -> Iterator[Event]:
     """Only quotas that are used up: marked with `*`, or at their hard limit."""
     head = QUOTA.match(line.text)
-    if head is None:
+    if head is None or not may_read(line, "quota"):
         return
     where = ""
     for row in line.after(40):

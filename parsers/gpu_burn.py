@@ -17,6 +17,7 @@ from nccl_forensics.model import Detail, Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 
+from ._blocks import may_read
 from .gpu_inventory import SMI_LIST
 
 TESTED = re.compile(r"^Tested (?P<number>\d{1,3}) GPUs:\s*$")
@@ -33,7 +34,7 @@ def gpu_burn(line: Line) -> Iterator[Event]:
             uuids[int(listed["index"])] = listed["uuid"]
         return
     found = TESTED.match(line.text)
-    if found is None:
+    if found is None or not may_read(line, "gpu-burn"):
         return
     results = []
     for row in line.after(MOST_GPUS):

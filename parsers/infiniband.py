@@ -21,6 +21,8 @@ from nccl_forensics.model import Detail, Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 
+from ._blocks import may_read
+
 CA = re.compile(r"^CA '(?P<dev>[\w.-]{1,40})'\s*$")
 PORT = re.compile(r"^\s+Port (?P<port>\d{1,3}):\s*$")
 FIELD = re.compile(r"^\s+(?P<name>State|Physical state|Rate|Link layer): (?P<value>[^\n]{1,40}?)\s*$")
@@ -58,6 +60,7 @@ COUNTERS: dict[str, str] = {
 }
 """Counters of mlx5 (ethtool -S, rdma statistic) and perfquery → our name."""
 COUNTER = re.compile(r"^\s*(?P<name>[A-Za-z_]{8,40}):[\s.]*(?P<value>\d{1,19})\s*$")
+BLOCKS = ("CA ", "Infiniband device", "hca_id:", "Operational Info", "Settings for ")
 UP = frozenset({"active", "up"})
 BLOCK = 24
 """Lines of one port in any of these reports; a CA of ibstat has eight lines and eleven for each port."""
@@ -140,6 +143,8 @@ def _mlxlink(line: Line) -> Iterator[Event]:
 )
 def network_ports(line: Line) -> Iterator[Event]:
     text = line.text
+    if text.startswith(BLOCKS) and not may_read(line, "ports", 2000):
+        return
     if found := CA.match(text):
         yield from _ibstat(line, found["dev"])
     elif found := DEV2NET.match(text):
@@ -186,11 +191,12 @@ def network_counters(line: Line) -> Iterator[Event]:
     ours = COUNTERS.get(found["name"]) if found else None
     if found is None or ours is None or int(found["value"]) == 0:
         return
-    dev = None
-    for before in line.before(400):
+    last, dev = line.window.state.get("network_counters", (0, None))
+    for before in line.before(max(0, min(400, line.number - last - 1))):
         if named := ETHTOOL_COMMAND.search(before.text):
             dev = named["dev"]
             break
+    line.window.state["network_counters"] = (line.number, dev)
     if dev is None and (
         in_name := re.search(r"(?:ethtool|stat)[\w.-]{0,20}?[_.-]((?:ib|en|eth|mlx|bond)\w{1,20})", line.path)
     ):

@@ -21,6 +21,8 @@ from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 from nccl_forensics.stamps import month, wall, zone
 
+from ._blocks import may_read
+
 TERMINATED = re.compile(r"^\s{2,}(?P<which>State|Last State):\s+Terminated\s*$")
 FIELD = re.compile(
     r"^\s{4,}(?P<name>Reason|Exit Code|Started|Finished|Message|Signal):\s+(?P<value>\S[^\n]{0,300}?)\s*$"
@@ -54,7 +56,7 @@ def _moment(written: str | None) -> Stamp | None:
 def _whose(line: Line) -> tuple[str | None, str | None]:
     """(pod, node) of the description that the line stands in."""
     pod = node = None
-    for before in line.before(BACK):
+    for before in line.before(BACK if may_read(line, "pods", 800) else 0):
         if node is None and (found := NODE.match(before.text)):
             node = found["name"]
         elif found := POD.match(before.text):

@@ -73,7 +73,9 @@ def nccl_tests(line: Line) -> Iterator[Event]:
     if average is None:
         return
     best, ranks, hosts, models = 0.0, 0, set[str](), set[str]()
-    for before in line.before(BACK):
+    last: int = line.window.state.get("nccl_tests.last", 0)
+    line.window.state["nccl_tests.last"] = line.number
+    for before in line.before(max(0, min(BACK, line.number - last - 1))):
         text = before.text
         if row := SIZES.match(text):
             if int(row["bytes"]) >= LARGE_BYTES and re.fullmatch(r"\d{1,6}(?:\.\d{1,4})?", row["busbw"]):

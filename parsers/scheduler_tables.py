@@ -21,6 +21,8 @@ from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 from nccl_forensics.stamps import iso
 
+from ._blocks import may_read
+
 MOST_ROWS = 400
 STATES: Mapping[str, tuple[str, str]] = {
     "TIMEOUT": ("preempted", "time limit"),
@@ -116,6 +118,8 @@ def _spans(rule: str) -> list[tuple[int, int]]:
 def sacct(line: Line) -> Iterator[Event]:
     """The table below its header, in columns or with `|` between them."""
     text = line.text.rstrip()
+    if line.number <= line.window.state.get("sacct.until", 0) or not may_read(line, "sacct", 100):
+        return
     rows = line.after(MOST_ROWS)
     if "|" in text:
         names = [x.strip().lower() for x in text.split("|")]
@@ -131,6 +135,7 @@ def sacct(line: Line) -> Iterator[Event]:
     for row, values in cells:
         if len(values) < len(names) - 1 or not row.text.strip():
             return
+        line.window.state["sacct.until"] = row.number
         found = dict(zip(names, values, strict=False))
         job = found.get("jobid") or found.get("jobidraw") or ""
         state = _full(found.get("state", ""))
@@ -146,6 +151,8 @@ def sacct(line: Line) -> Iterator[Event]:
 
 @parser(title="scontrol show job", literals=["JobState="])
 def scontrol_job(line: Line) -> Iterator[Event]:
+    if not may_read(line, "scontrol job", 2000):
+        return
     fields: dict[str, str] = {}
     for row in (*reversed(line.before(6)), line, *line.after(30)):
         if row.number > line.number and row.text.startswith("JobId="):
@@ -168,7 +175,7 @@ def slurm_nodes(line: Line) -> Iterator[Event]:
     text = line.text
     if text.startswith("NodeName="):
         name = text[len("NodeName=") :].split(" ", 1)[0]
-        if not PLAIN_NODE.fullmatch(name):
+        if not PLAIN_NODE.fullmatch(name) or not may_read(line, "scontrol node", 4000):
             return
         state, given, at = None, None, line
         for row in (line, *line.after(40)):
@@ -182,7 +189,7 @@ def slurm_nodes(line: Line) -> Iterator[Event]:
             return
         says = given["reason"].strip() if given else None
         yield _slurm_node(at, name, state, says, given["when"] if given else None)
-    elif re.match(r"^REASON\s+USER\s+TIMESTAMP\s+NODELIST", text):
+    elif re.match(r"^REASON\s+USER\s+TIMESTAMP\s+NODELIST", text) and may_read(line, "sinfo"):
         for row in line.after(MOST_ROWS):
             found = SINFO.search(row.text[:600])
             if found is None:

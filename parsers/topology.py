@@ -17,6 +17,8 @@ from nccl_forensics.model import Detail, Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 
+from ._blocks import may_read
+
 LINK = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC")
 MOST_GPUS = 64
 FEWEST = 4
@@ -28,7 +30,14 @@ def gpu_topology(line: Line) -> Iterator[Event]:
     """A GPU with fewer NVLinks than most of its like has lost some; pairs with bridges are all alike."""
     names = line.text.split()
     gpus = [x for x in names if re.fullmatch(r"GPU\d{1,3}", x)]
-    if len(gpus) < 2 or len(gpus) > MOST_GPUS or names[0] != "GPU0":
+    if (
+        len(gpus) < 2
+        or len(gpus) > MOST_GPUS
+        or names[0] != "GPU0"
+        or line.number <= line.window.state.get("topology.until", 0)
+    ):
+        return
+    if not may_read(line, "topology"):
         return
     rows: dict[str, tuple[Line, list[str]]] = {}
     for row in line.after(MOST_GPUS + 32):
@@ -41,6 +50,7 @@ def gpu_topology(line: Line) -> Iterator[Event]:
         if not all(LINK.fullmatch(x) for x in links):
             break
         rows[fields[0]] = (row, links)
+        line.window.state["topology.until"] = row.number
     if not rows:
         return
     kinds = Counter(x for _, links in rows.values() for x in links if x != "X")

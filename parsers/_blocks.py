@@ -1,0 +1,19 @@
+"""A bound for parsers that read the lines behind a header: a hostile file may have a header in every line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nccl_forensics.scan import Line
+
+MOST_BLOCKS = 400
+"""Blocks of one kind in one file that are read; the first ones count. A loop that writes one every five minutes fills
+this in a day. Our judgement."""
+
+
+def may_read(line: Line, kind: str, most: int = MOST_BLOCKS) -> bool:
+    """Whether one more block of this kind is read in this line's file; counts it."""
+    state = line.window.state
+    seen = state[f"blocks.{kind}"] = state.get(f"blocks.{kind}", 0) + 1
+    return bool(seen <= most)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import test_evidence_parsers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +41,12 @@ MODULES = (
     "progress",
     "settings",
 )
+"""The oldest; every other parser whose folder of cases no other test reads is added."""
+ELSEWHERE = frozenset(
+    {"joblogs", "healthy", "xid", "kernel", "gpu_inventory", "bug_report", "fabric_manager"}
+    | set(test_evidence_parsers.NAMES)
+)
+MODULES += tuple(sorted(x.name for x in HERE.iterdir() if x.is_dir() and x.name not in {*MODULES, *ELSEWHERE}))
 CASES = sorted(x for name in (*MODULES, "healthy") for x in (HERE / name).glob("*.log"))
 EXPECTED = sorted((HERE / "joblogs").glob("*.json"))
 

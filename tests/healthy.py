@@ -701,6 +701,14 @@ WRAPS: dict[str, Callable[[str, int], str]] = {
 """What launchers and collectors put before each line of a job."""
 
 
+def _wrapped(lines: Iterable[str], wrap: Callable[[str, int], str]) -> Iterator[str]:
+    """Each line behind its prefix; another process speaks only from a step on, never inside a traceback."""
+    number = 0
+    for text in lines:
+        number += " step: " in text
+        yield wrap(text, number)
+
+
 def slurm(r: random.Random) -> Iterator[str]:
     yield "srun: job 4711 queued and waiting for resources"
     yield "srun: job 4711 has been allocated resources"
@@ -728,7 +736,7 @@ def files(seed: int, size_bytes: int) -> Iterator[tuple[str, bytes]]:
     for number, kind in enumerate(KINDS):
         yield f"jobs/{number}-{kind}/train.log", _joined(job_log(kind, size_bytes // 20 // 200, r))
     for name, wrap in WRAPS.items():
-        lines = (wrap(x.lstrip("\r"), n) for n, x in enumerate(job_log("titan", size_bytes // 40 // 200, r)))
+        lines = _wrapped(job_log("titan", size_bytes // 40 // 200, r), wrap)
         yield f"jobs/{name}/train.log", _joined(lines)
     for number, version in enumerate(NCCL_VERSIONS):
         for rank in range(8):

@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import nsmallest
 
 from nccl_forensics import advice, catalog, words
 from nccl_forensics.clocks import HOST_FORMATS, Aligned
@@ -618,14 +619,21 @@ def _cleared(case: Case, ranks: Sequence[int], gpus: Sequence[Gpu], *, named_som
     return tuple(found[:60])
 
 
+MOST_WAITED = 64
+"""Ranks that are listed as those that one rank waits for."""
+
+
 def ranks_table(case: Case, verdict: Verdict) -> tuple[Rank, ...]:
     """One row for each rank that is known of, with what it was doing at the end."""
     collectives = case.collectives
     counters = {c.rank: c for c in collectives.counters}
     group = collectives.groups[0] if collectives.groups else None
     waits: dict[int, set[int]] = defaultdict(set)
+    lowest: dict[int, list[int]] = {}  # many edges share one tuple of ranks
     for edge in collectives.waits:
-        waits[edge.waiter] |= set(edge.waited)
+        if id(edge.waited) not in lowest:
+            lowest[id(edge.waited)] = nsmallest(MOST_WAITED, edge.waited)
+        waits[edge.waiter].update(lowest[id(edge.waited)])
     exits: dict[int, str] = {}
     dead: set[int] = set()
     for event in case.of("exit"):
@@ -671,7 +679,7 @@ def ranks_table(case: Case, verdict: Verdict) -> tuple[Rank, ...]:
                 pid=place.pid if place else None,
                 gpu=place.gpu if place else None,
                 state=state,
-                waiting_on=tuple(sorted(waits.get(rank, ())))[:64],
+                waiting_on=tuple(sorted(waits.get(rank, ())))[:MOST_WAITED],
                 last_enqueued=counter.last_enqueued if counter else _status(case, rank, "enqueued"),
                 last_started=counter.last_started if counter else None,
                 last_completed=counter.last_completed if counter else _status(case, rank, "completed"),

@@ -26,6 +26,10 @@ MOST_EVENTS = 5_000
 """Rows of the timeline in the document; causes, symptoms and cited lines go first. The rest is counted in problems."""
 
 
+MOST_SILENT = 4_096
+"""Rows of ranks of which nothing at all is known; the others of that kind are told by their numbers alone."""
+
+
 def build(analysis: Analysis, *, command: str | None = None, timezone: str | None = None) -> dict[str, Any]:
     """The document: plain dicts and lists, ready for json.dumps; the same input gives the same document."""
     events, dropped = _chosen(analysis)
@@ -36,6 +40,14 @@ def build(analysis: Analysis, *, command: str | None = None, timezone: str | Non
             {
                 "says": f"{dropped:,} events of role context or consequence are not listed; `--events FILE` "
                 f"writes all of them",
+                "source": None,
+            }
+        )
+    listed, left_out = _listed(analysis.ranks)
+    if left_out:
+        problems.append(
+            {
+                "says": f"{left_out['count']:,} more ranks of which nothing is in the pile have no row of their own",
                 "source": None,
             }
         )
@@ -66,7 +78,8 @@ def build(analysis: Analysis, *, command: str | None = None, timezone: str | Non
         "hosts": [
             {"name": name, "gpus": [_gpu(g) for g in gpus]} for name, gpus in hosts_of(analysis.known, analysis.events)
         ],
-        "ranks": [_rank(r) for r in analysis.ranks],
+        "ranks": [_rank(r) for r in listed],
+        **({"ranks_left_out": left_out} if left_out else {}),
         "clocks": [
             {
                 "clock": c.clock,
@@ -82,6 +95,22 @@ def build(analysis: Analysis, *, command: str | None = None, timezone: str | Non
         "incidents": [_incident(i) for i in analysis.incidents],
         "problems": problems,
     }
+
+
+def _listed(ranks: Sequence[Rank]) -> tuple[Sequence[Rank], dict[str, Any]]:
+    """(ranks with a row of their own; how many silent ones have none, and which: first and last of each run)."""
+    silent = [r.rank for r in ranks if r.state == "no-data" and r.host is None and r.gpu is None and r.pid is None]
+    left = silent[MOST_SILENT:]
+    if not left:
+        return ranks, {}
+    runs: list[list[int]] = []
+    for rank in left:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    gone = set(left)
+    return [r for r in ranks if r.rank not in gone], {"count": len(left), "state": "no-data", "ranges": runs}
 
 
 def _chosen(analysis: Analysis) -> tuple[Sequence[Event], int]:
@@ -256,6 +285,7 @@ def _alternative(h: Hypothesis, why: str) -> dict[str, Any]:
 
 
 def _incident(i: Incident) -> dict[str, Any]:
+    ranks, left_out = _listed(i.ranks) if i.id > 1 else ((), {})
     contributing: list[Mapping[str, object]] = list(i.contributing)
     return {
         "id": i.id,
@@ -272,5 +302,6 @@ def _incident(i: Incident) -> dict[str, Any]:
             {"waiter": w.waiter, "waited": list(w.waited)[:64], "why": w.why, "group": w.group, "seq": w.seq}
             for w in i.waits[:2000]
         ],
-        "ranks": [_rank(r) for r in i.ranks] if i.id > 1 else [],
+        "ranks": [_rank(r) for r in ranks],
+        **({"ranks_left_out": left_out} if left_out else {}),
     }

@@ -297,7 +297,8 @@ def identify(
             claim(rank, 10_000, index=place.gpu.index)
     worlds: Counter[int] = Counter()
     init = [e for e in events if e.kind == "nccl-init"]
-    widest = max((int(e.details["nranks"]) for e in init if isinstance(e.details.get("nranks"), int)), default=None)  # type: ignore[arg-type]
+    sizes = [size for e in init if isinstance(size := e.details.get("nranks"), int) and size <= MOST_RANKS]
+    widest = max(sizes, default=None)
     for event in events:
         said = event.details.get("comm_rank")
         in_comm = said if isinstance(said, int) and not isinstance(said, bool) else None
@@ -318,7 +319,7 @@ def identify(
             if event.kind == "rank-identity":
                 claim(event.rank, 50, host=host, pid=event.pid, pci=event.gpu_pci)
         for key in ("world_size", "expected_world"):
-            if isinstance(size := d.get(key), int) and size > 0:
+            if isinstance(size := d.get(key), int) and 0 < size <= MOST_RANKS:
                 worlds[size] += 1
     if widest:
         worlds[widest] += 10
@@ -356,6 +357,16 @@ def identify(
     )
 
 
+def likely_world(seen: Iterable[int]) -> int | None:
+    """How many ranks a job has that shows these: one more than the highest, for most of a job usually shows.
+
+    None if that is far more than the ranks that are seen: then it is a guess, or a misread number. Our judgement.
+    """
+    ranks = set(seen)
+    world = max(ranks, default=-1) + 1
+    return world if 0 < world <= min(4 * len(ranks) + 64, MOST_RANKS) else None
+
+
 def _last_one(
     ranks: dict[int, Place], events: Sequence[Event], canonical: Mapping[str, str], nranks: int | None
 ) -> None:
@@ -377,7 +388,7 @@ def _last_one(
 def _everyone(ranks: Mapping[int, Place], events: Iterable[Event], also: Iterable[int], nranks: int | None) -> set[int]:
     """All ranks that must exist: whoever is mentioned, and everybody below."""
     seen = {*ranks, *also, *(e.rank for e in events if e.rank is not None)}
-    return set(range(min(max(nranks or 0, max(seen, default=-1) + 1), MOST_RANKS)))
+    return seen | set(range(max(min(nranks or 0, MOST_RANKS), likely_world(seen) or 0)))
 
 
 MOST_RANKS = 65_536

@@ -44,6 +44,7 @@ MAX_ALIKE = 12
 LONGEST_WAIT_MS = 30 * 86_400_000
 """A month: a longer wait is a garbled number, and is not drawn. Our judgement."""
 MAX_UNTIMED = 12
+NO_HOST = "host not known"
 MAX_CELLS = 2048
 """Ranks that have a cell of their own in the map; above, hosts that look alike share one."""
 MAX_GROUPS = 40
@@ -927,18 +928,28 @@ def _occurrences(
         )
 
 
-def _ranks_view(rows: Sequence[Doc], prefix: str, reporters: set[int], limit: int) -> RanksView:
+def _left_out(holder: Doc) -> list[int]:
+    """Silent ranks that have no row of their own, of a document or an incident."""
+    ranges = (holder.get("ranks_left_out") or {}).get("ranges") or ()
+    return [rank for first, last in ranges for rank in range(first, last + 1)]
+
+
+def _ranks_view(rows: Sequence[Doc], prefix: str, reporters: set[int], limit: int, silent: int) -> RanksView:
+    """`silent`: how many more ranks there are of which nothing is known."""
     counts = Counter(_state(r) for r in rows)
+    counts["no-data"] += silent
     legend = tuple((s, *STATES[s], counts[s]) for s in STATES if counts[s])
     by_host: dict[str, list[Doc]] = {}
     for row in sorted(rows, key=lambda r: r["rank"]):
-        by_host.setdefault(clean(row["host"], 80) if row.get("host") else "host not known", []).append(row)
-    compressed = len(rows) > MAX_CELLS
+        by_host.setdefault(clean(row["host"], 80) if row.get("host") else NO_HOST, []).append(row)
+    compressed = len(rows) + silent > MAX_CELLS
     hosts: list[HostCells] = []
     if compressed:
         alike: dict[tuple[tuple[str, str, int], ...], list[str]] = {}
         for host, members in by_host.items():
             tally = Counter(_state(r) for r in members)
+            if host == NO_HOST:
+                tally["no-data"] += silent
             alike.setdefault(tuple((s, STATES[s][0], tally[s]) for s in STATES if tally[s]), []).append(host)
         order = sorted(alike, key=lambda c: (min(_INTEREST[s] for s, _, _ in c), len(alike[c])))
         for pattern in order[:400]:
@@ -957,16 +968,16 @@ def _ranks_view(rows: Sequence[Doc], prefix: str, reporters: set[int], limit: in
                 for r in members
             )
             hosts.append(HostCells(name=host, cells=cells, counts=()))
-    spoken = f"{plural(len(rows), 'rank')}: " + ", ".join(f"{n:,} {word}" for _, _, word, n in legend)
+    spoken = f"{plural(len(rows) + silent, 'rank')}: " + ", ".join(f"{n:,} {word}" for _, _, word, n in legend)
     chosen = sorted(sorted(rows, key=lambda r: (_INTEREST[_state(r)], r["rank"]))[:limit], key=lambda r: r["rank"])
     table = tuple(_rank_row(r, prefix) for r in chosen)
     return RanksView(
-        total=len(rows),
+        total=len(rows) + silent,
         legend=legend,
         hosts=tuple(hosts),
         compressed=compressed,
         spoken=spoken,
-        table=Some(rows=table, more=len(rows) - len(table)),
+        table=Some(rows=table, more=len(rows) + silent - len(table)),
         notes=any(r.note for r in table),
         reporters=any(c.reporter for h in hosts for c in h.cells),
     )
@@ -1185,7 +1196,8 @@ def _not_to_blame(verdict: Doc) -> list[tuple[str, str]]:
 
 def _incident(doc: Doc, incident: Doc, lookup: _Lookup, table_rows: int) -> IncidentView:
     verdict = incident["verdict"]
-    rows: Sequence[Doc] = incident.get("ranks") or (doc["ranks"] if len(doc["incidents"]) == 1 else ())
+    holder: Doc = incident if incident.get("ranks") or len(doc["incidents"]) != 1 else doc
+    rows: Sequence[Doc] = holder.get("ranks") or ()
     steps, anchors = _steps(incident, lookup)
     prefix = f"i{incident['id']}-"
     actions = tuple(
@@ -1220,7 +1232,7 @@ def _incident(doc: Doc, incident: Doc, lookup: _Lookup, table_rows: int) -> Inci
         steps=some(steps, MAX_STEPS),
         weights=any(s.weight for s in steps[:MAX_STEPS]),
         timeline=_timeline(doc, incident, lookup, anchors),
-        ranks=_ranks_view(rows, prefix, set(listed(verdict["reporting_ranks"])), table_rows),
+        ranks=_ranks_view(rows, prefix, set(listed(verdict["reporting_ranks"])), table_rows, len(_left_out(holder))),
         groups=some(_groups(incident), MAX_GROUPS),
         edges=some(_edges(waits), MAX_EDGES),
         graph=_graph(waits, set(listed(verdict["culprit_ranks"]))),
@@ -1376,9 +1388,10 @@ def _coverage(doc: Doc) -> str:
     ranks = doc["ranks"]
     if not ranks:
         return "No rank is known from these files."
-    silent = [r["rank"] for r in ranks if _state(r) == "no-data"]
-    seen = len(ranks) - len(silent)
-    text = f"{seen:,} of {plural(len(ranks), 'known rank')} left data"
+    left_out = _left_out(doc)
+    silent = [r["rank"] for r in ranks if _state(r) == "no-data"] + left_out
+    known = len(ranks) + len(left_out)
+    text = f"{known - len(silent):,} of {plural(known, 'known rank')} left data"
     return f"{text}; nothing from {ranks_words(silent)}." if silent else f"{text}."
 
 
@@ -1422,7 +1435,7 @@ def _page(doc: Doc) -> Page:
         base=clean(lookup.base),
         incidents=incidents,
         incidents_more=len(doc["incidents"]) - len(shown),
-        ranks=None if own_ranks or not world else _ranks_view(doc["ranks"], "", set(), 1024),
+        ranks=None if own_ranks or not world else _ranks_view(doc["ranks"], "", set(), 1024, len(_left_out(doc))),
         gpus=gpus,
         gpus_details=any(g.details for g in gpus.rows),
         clocks=some(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from nccl_forensics import words
-from nccl_forensics.identify import Identities
+from nccl_forensics.identify import Identities, likely_world
 from nccl_forensics.model import Event, Evidence, GroupState, Reconstruction, Suspect, Wait
 
 MILLISECOND = 1_000_000
@@ -171,12 +171,14 @@ def _started_ns(event: Event) -> int | None:
 
 
 def _world(events: Sequence[Event], known: Identities) -> tuple[int | None, bool]:
-    """(number of ranks, does a log state it?). Without a statement: one more than the highest rank that is seen."""
+    """(number of ranks, does a log state it?). Without a statement: one more than the highest rank that is seen.
+
+    None where the ranks that are seen are too few to tell (identify.likely_world).
+    """
     if known.world_size:
         return known.world_size, True
-    seen = [r for e in events for r in (e.rank, reporter(e) if e.kind == "watchdog-timeout" else None) if r is not None]
-    seen += list(known.ranks)
-    return (max(seen) + 1, False) if seen else (None, False)
+    seen = {r for e in events for r in (e.rank, reporter(e) if e.kind == "watchdog-timeout" else None) if r is not None}
+    return likely_world(seen | set(known.ranks)), False
 
 
 def _state(stuck: _Stuck, members: tuple[int, ...], missing: tuple[int, ...], no_data: tuple[int, ...]) -> GroupState:

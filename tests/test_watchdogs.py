@@ -15,6 +15,7 @@ import pytest
 from short_form import BASE_NS, SECOND, cases, events, load, recorded, rows
 
 from nccl_forensics import clocks, identify, watchdogs
+from nccl_forensics.identify import likely_world
 from nccl_forensics.model import Event, GroupState, RankCounters, Reconstruction
 
 CASES = cases("watchdogs")
@@ -127,3 +128,20 @@ def test_without_dumps_the_lines_stand_alone() -> None:
 def test_who_complains_is_a_reporter(event: dict[str, Any], rank: int | None) -> None:
     found = watchdogs.reporting_ranks(events({"events": [event]}))
     assert found == (() if rank is None else (rank,))
+
+
+@pytest.mark.parametrize(
+    ("seen", "world"),
+    [
+        ({0, 1, 2, 3}, 4),
+        ({3}, 4),
+        ({67}, 68),
+        ({68}, None),
+        ({999_999}, None),
+        (set(range(500)) | {1023}, 1024),
+        (set(range(70_000)), None),
+        (set(), None),
+    ],
+)
+def test_a_rank_far_above_those_that_are_seen_makes_no_world(seen: set[int], world: int | None) -> None:
+    assert likely_world(seen) == world

@@ -83,7 +83,7 @@ def summary(verdict: Verdict, top: Hypothesis | None, case: Case) -> str:
         said.append(f"{second.rstrip('.')}.")
     if second or top.cause in LOCATES:
         waiting = ""
-    text_ = " ".join(f"{x[0].upper()}{x[1:]}" for x in said)
+    text_ = " ".join(map(words.sentence, said))
     begin = f"{when}: " if when else ""
     return f"{begin}{text_}{waiting}" + ("" if verdict.status == "identified" else " This is likely, not proved.")
 

@@ -190,6 +190,10 @@ def _in_this_job(finding: Finding, case: Case) -> Finding:
     places = {p.host for p in known.ranks.values() if p.host}
     if not places or any(same_host(h, p) for h in finding.hosts for p in places):
         return finding
+    if known.world_size is None and not known.stated:
+        return finding  # more ranks than are known may have run
+    if any(r.format == "job-log" and r.host and same_host(r.host, h) for r in case.rows for h in finding.hosts):
+        return finding  # the job logged there
     members = set(known.ranks) | set(range(known.world_size or 0))
     late = {r for s in case.collectives.suspects for r in s.ranks} or members
     if any((place := known.ranks.get(r)) is None or place.host is None for r in late):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -346,7 +346,13 @@ def identify(
             chosen[key] = best
         ranks[rank] = _place(chosen, gpus)
     _last_one(ranks, events, canonical, widest)
-    _same_node(ranks, _everyone(ranks, events, also, widest))
+    machines = {h for h in (*(r.host for r in rows), *(e.host for e in events)) if h}
+
+    def cards(host: str | None) -> int:
+        """How many GPUs it has, as far as files tell."""
+        return max((len(g) for name, g in gpus.items() if same_host(name, host)), default=0)
+
+    _same_node(ranks, _everyone(ranks, events, also, widest), machines, cards)
     return Identities(
         ranks=ranks,
         gpus=gpus,
@@ -395,7 +401,9 @@ MOST_RANKS = 65_536
 """A higher rank is a misread number rather than a job."""
 
 
-def _same_node(ranks: dict[int, Place], everyone: set[int]) -> None:
+def _same_node(
+    ranks: dict[int, Place], everyone: set[int], machines: Collection[str], cards: Callable[[str | None], int]
+) -> None:
     """Give a rank whose host no file states the host of its block, where launchers number nodes in blocks.
 
     Holds only if every rank that is known fits: rank = node × L + local rank, one host a block, one block a host.
@@ -407,8 +415,10 @@ def _same_node(ranks: dict[int, Place], everyone: set[int]) -> None:
         return
     if len(hosts) == 1 and all(r == local for r, local in locals_.items()):
         host = next(iter(placed.values())).host
+        # Local ranks count through from 0: one node, as far as they are known; behind that, as far as it has GPUs.
+        seats = 0 if any(not same_host(host, other) for other in machines) else cards(host)
         for rank in everyone - set(placed):
-            if locals_:  # torchrun says local ranks, and they count through from 0: one node
+            if locals_ and rank < max(*locals_.values(), seats, 0):
                 ranks[rank] = replace(ranks.get(rank, Place()), host=host, local_rank=rank)
         return
     starts = {r - local for r, local in locals_.items()}

@@ -79,6 +79,12 @@ def ranks(numbers: Iterable[int]) -> str:
     return f"ranks {listing(parts)}"
 
 
+def sentence(text: str) -> str:
+    """With a capital at the start, unless the first word is a name: 'gpu-41: the log stops' stays as it is."""
+    first = text.split(" ", 1)[0]
+    return text if first.endswith(":") or not first.isalpha() else text[:1].upper() + text[1:]
+
+
 def listing(parts: Iterable[str]) -> str:
     """'a', 'a and b', 'a, b and c'."""
     words = list(parts)

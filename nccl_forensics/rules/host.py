@@ -24,6 +24,8 @@ GONE_WORDS = {
 }
 GONE = frozenset(GONE_WORDS)
 """Signs in a report that a card does not answer any more."""
+AFTERWARDS = (weight("too_late"), weight("while_waiting"))
+"""What `Case.timing` says of a report that was written after the failure, as reports are."""
 ASIDE = frozenset({"lspci-width", "lspci-speed", "smi-link", "smi-throttle"})
 """States in a report that are worth a look and stop no job."""
 
@@ -82,7 +84,7 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
                 cause=cause,
                 says=f"Afterwards {words.listing(cards) or 'a card'} no longer answered: "
                 + words.listing(sorted(GONE_WORDS[k] for k in kinds)),
-                weight=weight("no_longer_there") + min(shift, 0.0),
+                weight=weight("no_longer_there") + (0.0 if shift in AFTERWARDS else min(shift, 0.0)),
                 hosts=(host,) if host else (),
                 gpus=tuple(case.known.gpu(host, pci) for pci in cards),
                 events=(near[0], *near[1:2]),
@@ -216,6 +218,8 @@ def _no_rank(case: Case, inside: list[Event], host: str | None) -> bool:
     """Are all ranks' process ids there known, and none was killed? Containers count their own, so only a hint."""
     mine = [p for p in case.known.ranks.values() if p.host is None or host is None or same_host(p.host, host)]
     killed = {pid for e in inside if (pid := number(e, "pid") or e.pid) is not None}
+    if any(number(e, "code") in (-9, 137) and (not host or same_host(e.host, host)) for e in case.of("exit")):
+        return False  # a rank there did end by SIGKILL: that it has another number in its container means nothing
     told = {number(e, "pid") or e.pid for e in case.of("dataloader-killed")}
     return (
         bool(mine and killed) and all(p.pid is not None for p in mine) and not killed & (told | {p.pid for p in mine})

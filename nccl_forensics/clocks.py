@@ -92,13 +92,11 @@ class Aligned:
     def before(self, a: Event, b: Event) -> bool | None:
         """Did `a` happen before `b`? None when the error bars, or a clock that is only assumed, leave it open."""
         if a.time_ns is None or b.time_ns is None:
-            if a.evidence.source == b.evidence.source and a.evidence.line and b.evidence.line:
-                return None
             return None
         if a.clock != b.clock:
             if a.clock in self.assumed or b.clock in self.assumed:
                 return None
-            if (a.time_ns < SECOND * 86_400 * 1100) != (b.time_ns < SECOND * 86_400 * 1100):
+            if is_dated(a.time_ns) != is_dated(b.time_ns):
                 return None  # one of them has no year
         slack = 0 if a.clock == b.clock else (a.uncertainty_ns or 0) + (b.uncertainty_ns or 0)
         if abs(a.time_ns - b.time_ns) <= slack:

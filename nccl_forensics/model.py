@@ -144,6 +144,18 @@ class Event:
 # --- who is who -----------------------------------------------------------------------------------------------------
 
 
+def number(event: Event, key: str) -> int | None:
+    """An integer detail, or None."""
+    value = event.details.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def text(event: Event, key: str) -> str | None:
+    """A text detail, or None."""
+    value = event.details.get(key)
+    return value if isinstance(value, str) and value else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     host: str | None = None

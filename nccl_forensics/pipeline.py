@@ -7,7 +7,7 @@ import hashlib
 import stat
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import tzinfo
 from functools import cache
 from pathlib import Path
@@ -66,7 +66,6 @@ class Analysis:
     ranks: tuple[Rank, ...]
     collectives: Reconstruction
     problems: tuple[Problem, ...]
-    options: Mapping[str, str | None] = field(default_factory=dict)
 
 
 class _Kept:

@@ -1,7 +1,7 @@
 """Who never came, from what the ranks wrote to their logs: where there are no Flight Recorder dumps, and beside them.
 
 Only a rank that has entered a collective can report it, so reporters are witnesses and the members that did not report
-are the suspects (REASONING.md §1.6). A rank that only "observed" another rank's dump signal is alive and has nothing
+are the suspects. A rank that only "observed" another rank's dump signal is alive and has nothing
 overdue itself. A silent rank is a suspect only if it is known to exist.
 """
 
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 
 from nccl_forensics import words
 from nccl_forensics.identify import Identities, likely_world
-from nccl_forensics.model import Event, Evidence, GroupState, Reconstruction, Suspect, Wait
+from nccl_forensics.model import Event, Evidence, GroupState, Reconstruction, Suspect, Wait, number, text
 
 MILLISECOND = 1_000_000
 STEP_NS = 30_000 * MILLISECOND
 """Waits that begin within half a minute belong to one stall. Our judgement."""
 OUTLIERS = 0.25
-"""NCCL's own reports call ranks outliers only up to a quarter of the group (RAS; REASONING.md §1.16)."""
+"""NCCL's own reports call ranks outliers only up to a quarter of the group (RAS)."""
 
 OPS = {
     "ALLREDUCE": "all_reduce",
@@ -55,19 +55,9 @@ class _Stuck:
     completed: dict[int, int] = field(default_factory=dict)
 
 
-def _int(event: Event, key: str) -> int | None:
-    value = event.details.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _str(event: Event, key: str) -> str | None:
-    value = event.details.get(key)
-    return value if isinstance(value, str) else None
-
-
 def reporter(event: Event) -> int | None:
     """The rank that wrote this line: its global rank, else (old releases write no other) its rank in the group."""
-    return event.rank if event.rank is not None else _int(event, "group_rank")
+    return event.rank if event.rank is not None else number(event, "group_rank")
 
 
 SPOKE = frozenset(
@@ -103,9 +93,9 @@ def reporting_ranks(events: Iterable[Event]) -> tuple[int, ...]:
             rank = reporter(event)
             for key in ("at_rank", "waiting_rank", "reached_rank"):
                 if rank is None:
-                    rank = _int(event, key)
+                    rank = number(event, key)
             if rank is None and event.kind == "pgw-mismatch":
-                rank = _int(event, "rank_a")
+                rank = number(event, "rank_a")
             if rank is None and event.kind == "monitored-barrier":
                 rank = 0  # only rank 0 writes that line
             if rank is not None:
@@ -132,15 +122,15 @@ def _stuck(events: Sequence[Event]) -> list[_Stuck]:
     names: dict[tuple[str, int | None, int | None], tuple[str | None, str | None]] = {}
     for event in events:
         if event.kind == "pg-status":
-            key = (event.evidence.source, reporter(event), _int(event, "seq"))
-            names[key] = (_str(event, "pg_name"), _str(event, "pg_desc"))
+            key = (event.evidence.source, reporter(event), number(event, "seq"))
+            names[key] = (text(event, "pg_name"), text(event, "pg_desc"))
     found: dict[tuple[str | None, str | None, int | None], _Stuck] = {}
     timeouts = [e for e in events if e.kind in ("watchdog-timeout", "pg-blocking")]
     for event in sorted(timeouts, key=lambda e: bool(e.details.get("repeated"))):
-        rank, seq = reporter(event), _int(event, "seq")
+        rank, seq = reporter(event), number(event, "seq")
         if rank is None:
             continue
-        name, desc = names.get((event.evidence.source, rank, seq), (_str(event, "pg_name"), _str(event, "pg_desc")))
+        name, desc = names.get((event.evidence.source, rank, seq), (text(event, "pg_name"), text(event, "pg_desc")))
         if name is None and seq is not None:
             shared = {v for k, v in names.items() if k[2] == seq and v[0] is not None}
             if len(shared) == 1:
@@ -153,20 +143,20 @@ def _stuck(events: Sequence[Event]) -> list[_Stuck]:
         rank = reporter(event)
         for stuck in found.values():
             if (
-                stuck.seq == _int(event, "seq")
+                stuck.seq == number(event, "seq")
                 and rank in stuck.reports
-                and stuck.name in (None, _str(event, "pg_name"))
+                and stuck.name in (None, text(event, "pg_name"))
             ):
-                if (enqueued := _int(event, "enqueued")) is not None:
+                if (enqueued := number(event, "enqueued")) is not None:
                     stuck.enqueued[rank] = enqueued
-                if (completed := _int(event, "completed")) is not None:
+                if (completed := number(event, "completed")) is not None:
                     stuck.completed[rank] = completed
     return list(found.values())
 
 
 def _started_ns(event: Event) -> int | None:
     """When the reporter entered the collective: the line's time less the time it waited."""
-    waited = _int(event, "waited_ms")
+    waited = number(event, "waited_ms")
     return event.time_ns - waited * MILLISECOND if event.time_ns is not None and waited is not None else None
 
 
@@ -183,7 +173,7 @@ def _world(events: Sequence[Event], known: Identities) -> tuple[int | None, bool
 
 def _state(stuck: _Stuck, members: tuple[int, ...], missing: tuple[int, ...], no_data: tuple[int, ...]) -> GroupState:
     first = next(iter(stuck.reports.values()))
-    op = Counter(_str(e, "op") for e in stuck.reports.values()).most_common(1)[0][0]
+    op = Counter(text(e, "op") for e in stuck.reports.values()).most_common(1)[0][0]
     starts = [s for e in stuck.reports.values() if (s := _started_ns(e)) is not None]
     return GroupState(
         name=stuck.name,
@@ -192,9 +182,9 @@ def _state(stuck: _Stuck, members: tuple[int, ...], missing: tuple[int, ...], no
         members=members,
         op=OPS.get(op or "", op.lower() if op else None),
         seq=stuck.seq,
-        numel_in=_int(first, "numel_in"),
-        numel_out=_int(first, "numel_out"),
-        timeout_ms=_int(first, "timeout_ms"),
+        numel_in=number(first, "numel_in"),
+        numel_out=number(first, "numel_out"),
+        timeout_ms=number(first, "timeout_ms"),
         arrived=tuple(sorted(stuck.reports)),
         missing=missing,
         no_data=no_data,
@@ -322,7 +312,7 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
 
 def _could_belong(rank: int, s: _Stuck) -> bool:
     """Could this rank be in the group? Only said to be impossible where global and group ranks run in step."""
-    pairs = [(r, g) for r, e in s.reports.items() if (g := _int(e, "group_rank")) is not None]
+    pairs = [(r, g) for r, e in s.reports.items() if (g := number(e, "group_rank")) is not None]
     bases = {r - g for r, g in pairs}
     if len(bases) != 1 or len(pairs) < 2:
         return True
@@ -347,7 +337,7 @@ def _mixed(s: _Stuck) -> bool:
 
     So it is if two ranks report the same place in "their" group.
     """
-    places = [g for e in s.reports.values() if e.rank is not None and (g := _int(e, "group_rank")) is not None]
+    places = [g for e in s.reports.values() if e.rank is not None and (g := number(e, "group_rank")) is not None]
     return s.name is None and s.desc is None and len(set(places)) < len(places)
 
 

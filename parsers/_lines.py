@@ -6,7 +6,7 @@ Holds no parser of its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -241,8 +241,3 @@ CUDA_CAUSES: tuple[tuple[str, str], ...] = (
 def cuda_cause(text: str) -> str | None:
     """Id of the cause that a CUDA error text speaks for; None where it can be anything."""
     return next((cause for part, cause in CUDA_CAUSES if part in text), None)
-
-
-def first_match(text: str, choices: Sequence[tuple[str, Callable[[str], Any]]]) -> Any:
-    """The value of the first choice whose literal stands in `text`."""
-    return next((make(text) for literal, make in choices if literal in text), None)

@@ -32,7 +32,6 @@ ALLOCATED = re.compile(r"allocated memory " + SIZE + " is allocated by PyTorch|"
 UNALLOCATED = re.compile(SIZE + " is reserved by PyTorch but unallocated")
 RESERVED = re.compile(SIZE + " reserved in total by PyTorch")
 OTHER = re.compile(r"Process (\d{1,9}) has " + SIZE + " memory in use")
-OWN = re.compile(r"this process has " + SIZE + " memory in use")
 
 PEER_SHARE = 0.02
 """Share of the card above which another process is more than a bare CUDA context: our judgement."""

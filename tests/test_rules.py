@@ -105,6 +105,12 @@ def test_rule_speaks_or_is_silent(path: Path) -> None:
     assert bool(found) == case["fires"]
 
 
+def test_the_order_of_rules_does_not_depend_on_what_was_imported_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = rules.rules()
+    monkeypatch.setattr(rules, "_RULES", sorted(rules._RULES, key=lambda one: one.__module__, reverse=True))
+    assert rules.rules.__wrapped__() == wanted
+
+
 def test_every_rule_has_a_case_and_a_near_miss() -> None:
     by_rule: dict[str, list[dict[str, Any]]] = {}
     for path in CASES:

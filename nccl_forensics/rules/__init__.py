@@ -21,6 +21,8 @@ from nccl_forensics import catalog, words
 from nccl_forensics.clocks import HOST_FORMATS, Aligned
 from nccl_forensics.identify import Identities, same_host
 from nccl_forensics.model import Detail, Event, Finding, InputRow, Reconstruction
+from nccl_forensics.model import number as number
+from nccl_forensics.model import text as text
 from nccl_forensics.words import is_dated
 
 SECOND = 1_000_000_000
@@ -306,19 +308,7 @@ def rules() -> tuple[Rule, ...]:
     """Every rule of this folder, in a stable order."""
     for info in sorted(pkgutil.iter_modules(__path__), key=lambda x: x.name):
         importlib.import_module(f"{__name__}.{info.name}")
-    return tuple(_RULES)
-
-
-def number(event: Event, key: str) -> int | None:
-    """An integer detail, or None."""
-    value = event.details.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def text(event: Event, key: str) -> str | None:
-    """A text detail, or None."""
-    value: Detail = event.details.get(key)
-    return value if isinstance(value, str) and value else None
+    return tuple(sorted(_RULES, key=lambda one: one.__module__))  # whichever module was imported first
 
 
 def at(event: Event) -> int:

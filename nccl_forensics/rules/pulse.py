@@ -25,7 +25,7 @@ SETTLES = 0.25
 WOBBLE = 0.995
 """A reading this much below the one before is still no fall (rounding). Our judgement."""
 SLOW = 3.0
-"""Times the median step; the same factor that stragglers are called by in REASONING.md's sources."""
+"""Times the median step; the factor from which others call a rank a straggler, too. Our judgement."""
 LAST_STEPS = 5
 """Steps at the end that are held against all before. Our judgement."""
 FLAT_STEPS = 100

@@ -15,7 +15,7 @@ from heapq import nsmallest
 
 from nccl_forensics import advice, catalog, words
 from nccl_forensics.clocks import HOST_FORMATS, Aligned
-from nccl_forensics.identify import Identities, same_host, short
+from nccl_forensics.identify import Identities, same_host
 from nccl_forensics.model import (
     Cleared,
     Event,
@@ -730,7 +730,3 @@ def _first_status(case: Case) -> dict[int, Event]:
         if event.rank is not None:
             found.setdefault(event.rank, event)
     return found
-
-
-def hosts_named(verdict: Verdict) -> str:
-    return words.listing(sorted({short(h) for h in verdict.hosts}))

@@ -45,7 +45,7 @@ EXPECTED: tuple[tuple[str, float], ...] = (
 """GB/s of bus bandwidth that 8 GPUs of one host reach at least in a large all_reduce: NVLink and NVSwitch. Judgement,
 from the links' rates (900, 600, 300 GB/s in both directions for H100, A100, V100 in NVIDIA's data sheets)."""
 OVER_PCIE = 50.0
-"""GB/s on 8 consumer cards over PCIe: the client's 50 to 80."""
+"""GB/s on 8 consumer cards over PCIe, which reach 50 to 80 in practice. Our judgement."""
 SLOW = 0.4
 """Below this share of the expected something is wrong; above it it may be the setting. Our judgement."""
 

@@ -25,7 +25,7 @@ from ._kernel import pci_address
 from .gpu_inventory import CSV_NAMES, LOST, WORDS, _identity, _value
 
 HOT_C = 85
-"""Above this for longer than `HOT_S` a GPU counts as hot: the client's definition. NVIDIA's data-centre cards slow down
+"""Above this for longer than `HOT_S` a GPU counts as hot. Our judgement: NVIDIA's data-centre cards slow down
 at 85 to 92 °C and GeForce cards at 83 to 90 °C (`nvidia-smi -q -d TEMPERATURE`, slowdown and target temperature)."""
 HOT_S = 300
 SLOW_S = 60

@@ -144,7 +144,7 @@ def test_shared_case(wanted: Path) -> None:
         ), want
 
 
-def test_the_clients_own_example_is_read_across_its_wrapped_lines() -> None:
+def test_an_example_is_read_across_its_wrapped_lines() -> None:
     path = SHARED / "seed" / "xid79-and-timeout" / "input" / "train.log"
     if not path.is_file():
         pytest.skip("the shared cases are not here")

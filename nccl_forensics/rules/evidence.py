@@ -135,7 +135,7 @@ def _named(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
 
 
 LASTING_S = 300
-"""The client's five minutes. A shorter spell makes no rank minutes late."""
+"""Five minutes: a shorter spell makes no rank minutes late. Our judgement."""
 
 
 def _says_heat(event: Event) -> bool:

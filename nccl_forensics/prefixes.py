@@ -959,9 +959,7 @@ def _launcher_task(text: str, peeled: Peeled, line: Line) -> str | None:
     return text[m.end() :]
 
 
-_GREP = re.compile(
-    r"(?:[\w./@+~-]{1,200}[:-])?(?:\d{1,9}[:-])?(?=[A-Z\[<{]|\d{4}-\d\d-\d\d|\d{9,10}\.\d|[^\W\d_]{2})"
-)
+_GREP = re.compile(r"(?:[\w./@+~-]{1,200}[:-])?(?:\d{1,9}[:-])?(?=[A-Z\[<{]|\d{4}-\d\d-\d\d|\d{9,10}\.\d|[^\W\d_]{2})")
 _GREP_BEFORE = re.compile(
     r"(?:^|/)[\w.@+~-]{0,100}(?:log|dmesg|messages|syslog|kern|journal|txt|out|err)[\w.@+~-]{0,40}[:-]", re.IGNORECASE
 )

@@ -14,6 +14,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -54,14 +55,19 @@ class Identities:
     stated: bool = False
     """The user said who ran where (`--hosts`)."""
     problems: tuple[Problem, ...] = ()
+    _ranks_by: dict[tuple[str, object], list[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    """("pid", process id) or ("pci", address) → the ranks that have it."""
+
+    def __post_init__(self) -> None:
+        for rank, place in self.ranks.items():
+            if place.pid is not None:
+                self._ranks_by.setdefault(("pid", place.pid), []).append(rank)
+            if place.gpu is not None and place.gpu.pci is not None:
+                self._ranks_by.setdefault(("pci", place.gpu.pci), []).append(rank)
 
     def rank_of_gpu(self, host: str | None, pci: str | None) -> int | None:
         """The rank that ran on this GPU, if exactly one can have."""
-        found = {
-            rank
-            for rank, place in self.ranks.items()
-            if place.gpu is not None and place.gpu.pci == pci and pci is not None and same_host(place.host, host)
-        }
+        found = {r for r in self._ranks_by.get(("pci", pci), ()) if same_host(self.ranks[r].host, host)}
         return found.pop() if len(found) == 1 else None
 
     def likely_rank_of_gpu(self, host: str | None, pci: str | None) -> int | None:
@@ -78,7 +84,7 @@ class Identities:
 
     def rank_of_pid(self, host: str | None, pid: int | None) -> int | None:
         """The rank with this process id, if exactly one can have it. Container and host pids differ: only a hint."""
-        found = {r for r, p in self.ranks.items() if pid is not None and p.pid == pid and same_host(p.host, host)}
+        found = {r for r in self._ranks_by.get(("pid", pid), ()) if same_host(self.ranks[r].host, host)}
         return found.pop() if len(found) == 1 else None
 
     def ranks_on(self, host: str | None) -> tuple[int, ...]:
@@ -101,6 +107,7 @@ def same_host(a: str | None, b: str | None) -> bool:
     return a.lower() == b.lower() or short(a) == short(b)
 
 
+@lru_cache(maxsize=65_536)
 def short(host: str) -> str:
     """The name up to its first dot, lower case; IP addresses stay whole."""
     return host.lower() if re.fullmatch(r"[\d.]+|[0-9a-f:]*:[0-9a-f:]*", host) else host.lower().split(".", 1)[0]

@@ -30,7 +30,7 @@ from nccl_forensics.model import (
     Reconstruction,
     Verdict,
 )
-from nccl_forensics.rules import DETECTED, SECOND, SKEW_S, Case, findings, number, text, weight
+from nccl_forensics.rules import DETECTED, SECOND, SKEW_S, Case, findings, number, pulse, text, weight
 from nccl_forensics.watchdogs import reporting_ranks, waiting_ranks
 from nccl_forensics.words import is_dated
 
@@ -66,6 +66,8 @@ SAME_STORY = {
     "rank_busy": frozenset({"storage_stall"}),
 }
 """What the same failure also looks like: the hypothesis on the left gives way to one on the right, on one subject."""
+STANDS_ALONE = 1.5
+"""Log-odds of its own lines from which on a cause gains by its place without reserve. Our judgement."""
 WORTH_CITING = 0.5
 """Log-odds below which a finding of a swallowed hypothesis is not shown as evidence. Our judgement."""
 WORTH_AN_INCIDENT = 1.0
@@ -120,7 +122,8 @@ class _Draft:
 
 
 def _same_gpu(a: Gpu, b: Gpu) -> bool:
-    return a.pci == b.pci and same_host(a.host, b.host)
+    mine, other = (a.pci, b.pci) if a.pci or b.pci else (a.index, b.index)
+    return mine is not None and mine == other and same_host(a.host, b.host)
 
 
 def prior(cause: str) -> float:
@@ -237,26 +240,26 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
         if draft.ranks:
             if draft.ranks & late:
                 share = len(draft.ranks & late) / len(draft.ranks | late)
-                draft.bonus += sure * 0.6 * share + weight("same_rank") * share
+                draft.bonus += (sure * 0.6 + weight("same_rank")) * share * _stands(draft)
                 draft.borrowed += shown
             elif draft.cause not in SPEAKS_FOR_ALL and _program(draft):
                 draft.bonus += max(weight("other_rank"), -sure - 1.0)
         elif draft.cause in SPEAKS_FOR_ALL:
             if on_host and late <= on_host and not draft.gpus:
                 draft.ranks |= late  # it may strike many, and it struck this one
-                draft.bonus += sure * 0.3
+                draft.bonus += sure * 0.3 * _stands(draft)
                 draft.borrowed += shown
         elif on_host and late <= on_host:
             if not draft.gpus or len(draft.gpus) == len(late):
                 draft.ranks |= late
-            draft.bonus += sure * 0.4
+            draft.bonus += sure * 0.4 * _stands(draft)
             draft.borrowed += shown
         elif on_host and not (late & on_host) and late <= placed:
             draft.bonus += weight("other_rank") / 2
         elif alone and len(draft.gpus) == len(late) and not late & placed:
             # Exactly as many GPUs were lost as ranks never came: the map is missing, the story is one.
             draft.ranks |= late
-            draft.bonus += sure * 0.5
+            draft.bonus += sure * 0.5 * _stands(draft)
             draft.borrowed += shown
     kept: list[_Draft] = []
     for draft in sorted(drafts, key=lambda d: -d.total()):
@@ -293,6 +296,11 @@ def _waits(draft: _Draft) -> bool:
         "rank_not_arrived",
         "process_missing",
     )
+
+
+def _stands(draft: _Draft) -> float:
+    """How much the place can add, 0–1: that a weak sign is on the late rank makes it no cause."""
+    return min(1.0, draft.own() / STANDS_ALONE)
 
 
 def _program(draft: _Draft) -> bool:
@@ -443,7 +451,12 @@ def _incident(number_: int, found: Sequence[Finding], case: Case) -> Incident | 
         waits=collectives.waits if case.job else (),
         verdict=verdict,
         contributing=contributing,
-        cost={"lost_work_s": None, "detection_s": waited, "restart_s": None, "gpu_hours": _hours(waited, case)}
+        cost={
+            "lost_work_s": pulse.lost_work_s(case),
+            "detection_s": waited,
+            "restart_s": None,
+            "gpu_hours": _hours(waited, case),
+        }
         if waited is not None
         else None,
         ranks=ranks_table(case, verdict),

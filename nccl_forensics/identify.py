@@ -209,6 +209,7 @@ def _sources(
 
 OF_ONE_HOST = frozenset(
     {"kernel", "journal", "journal-json", "journal-export", "syslog", "nvidia-smi", "nvidia-bug-report"}
+    | {"lspci", "dcgm-diagnostic", "gpu-burn", "gpu-topology", "bmc", "network-ports", "file-systems"}
 )
 """Files that are about the machine they were written on."""
 MACHINE = re.compile(r"[a-z]{2}[a-z0-9]*(?:-[a-z0-9]+)*-?\d+[a-z]?", re.I)
@@ -564,7 +565,7 @@ def attribute(
         rank = event.rank
         if rank is None and event.kind not in NOBODY:
             if local is not None:
-                rank = by_local.get((event.evidence.source, local), by_local.get((host, local)))
+                rank = by_local.rank(event, host, local)
             if rank is None and event.task is not None and event.evidence.source in tasks_are_ranks:
                 rank = event.task
             if rank is None:
@@ -601,22 +602,63 @@ NOBODY = frozenset({"host-name", "gpu-info", "driver-version", "clock-anchor", "
 """Kinds that belong to a host or a file, not to a rank."""
 
 
-def _tasks_are_ranks(events: Iterable[Event]) -> set[str]:
-    """Files in which a launcher's task number is the global rank: wherever both stand in one line, they agree."""
+def _tasks_are_ranks(events: Sequence[Event]) -> set[str]:
+    """Files in which a launcher's task number is the global rank: wherever both stand in one line, they agree.
+
+    Releases up to 2.1 write no global rank; there the rank in the widest communicator, or in the group of a timeout,
+    has to agree for two tasks or more.
+    """
     agree: dict[str, set[bool]] = defaultdict(set)
+    also: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    widest = max((int(n) for e in events if isinstance(n := e.details.get("nranks"), int)), default=None)
     for event in events:
-        if event.task is not None and event.rank is not None:
+        if event.task is None:
+            continue
+        inside = event.details.get("group_rank" if event.kind == "watchdog-timeout" else "comm_rank")
+        if event.rank is not None:
             agree[event.evidence.source].add(event.task == event.rank)
+        elif isinstance(inside, int) and (
+            event.kind == "watchdog-timeout" or (event.kind == "nccl-init" and event.details.get("nranks") == widest)
+        ):
+            also[event.evidence.source].add((event.task, inside))
+    for source, pairs in also.items():
+        if len({task for task, _ in pairs}) > 1:
+            agree[source] |= {task == rank for task, rank in pairs}
     return {source for source, said in agree.items() if said == {True}}
+
+
+@dataclass(frozen=True, slots=True)
+class _Locals:
+    """Which global rank a local rank is: on a host, of a launcher's task, in a file of one host."""
+
+    ranks: Mapping[tuple[object, ...], int]
+    mixed: frozenset[str]
+    """Files in which several hosts write."""
+
+    def rank(self, event: Event, host: str | None, local: int) -> int | None:
+        source = event.evidence.source
+        keys: list[tuple[object, ...]] = []
+        if event.task is not None:
+            keys.append((source, event.task, local))
+        if event.host is not None:
+            keys.append((host, local))
+        if source not in self.mixed:
+            keys += [(source, local), (host, local)]
+        return next((self.ranks[key] for key in keys if key in self.ranks), None)
 
 
 def _local_ranks(
     events: Sequence[Event],
     sources: Mapping[str, tuple[str | None, int | None, int | None, int | None]],
     known: Identities,
-) -> dict[tuple[str | None, int], int]:
-    """(file or host, local rank) → global rank."""
-    found: dict[tuple[str | None, int], int] = {}
+) -> _Locals:
+    found: dict[tuple[object, ...], int] = {}
+    speakers: dict[str, set[object]] = defaultdict(set)
+    for event in events:
+        if event.local_rank is not None and event.task is not None:
+            speakers[event.evidence.source].add(event.task)
+        elif event.local_rank is not None and event.kind == "exit" and event.host:
+            speakers[event.evidence.source].add(short(event.host))
     for event in events:
         source = event.evidence.source
         if event.kind == "rendezvous" and isinstance(globals_ := event.details.get("global_ranks"), tuple):
@@ -627,6 +669,8 @@ def _local_ranks(
                         found.setdefault((host, local), rank)
         elif event.rank is not None and event.local_rank is not None:
             found.setdefault((source, event.local_rank), event.rank)
+            if event.task is not None:
+                found.setdefault((source, event.task, event.local_rank), event.rank)
             if event.host:
                 found.setdefault((event.host, event.local_rank), event.rank)
     for rank, place in known.ranks.items():
@@ -654,7 +698,7 @@ def _local_ranks(
         for path, (_, _, _, in_name) in sources.items():
             if in_name is not None:
                 found.setdefault((path, in_name), in_name)
-    return found
+    return _Locals(found, frozenset(source for source, who in speakers.items() if len(who) > 1))
 
 
 def hosts_of(known: Identities, events: Iterable[Event]) -> Iterator[tuple[str, tuple[Gpu, ...]]]:

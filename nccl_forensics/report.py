@@ -1088,10 +1088,14 @@ def _graph(waits: Sequence[Doc], culprits: set[int]) -> GraphView | None:
     return GraphView(picture=picture, labels=tuple(labels))
 
 
+BESIDE = {"setting": "A setting", "pulse": "Before it failed"}
+"""Titles of rows that name no cause, by their `kind`."""
+
+
 def _contributing(incident: Doc, lookup: _Lookup) -> Iterator[tuple[str, str, str]]:
     for row in incident.get("contributing") or ():
         where = lookup.where(row.get("source"), row.get("line")) if row.get("source") else ""
-        yield cause_title(str(row["cause"])), clean(row["says"]), where
+        yield BESIDE.get(str(row.get("kind"))) or cause_title(str(row["cause"])), clean(row["says"]), where
 
 
 def _facts(incident: Doc, lookup: _Lookup) -> Iterator[tuple[str, str]]:

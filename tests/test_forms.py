@@ -436,17 +436,7 @@ NO_TORCHRUN = frozenset({"srun", "mpirun", "ray"})
 EVERY, SOME = VERSIONS, ((1, 13), (2, 2), (2, 4), (2, 6), (2, 12))
 CASES = [(f, i, v) for f in FORMS for i in CAUSE for v in (EVERY if f in ("tee", "srun") else SOME)]
 CASES = [c for c in CASES if c[:2] != ("mpirun", "killed")]
-NO_HEADER = ((1, 13), (2, 0), (2, 1))
-"""Releases whose watchdog writes no global rank."""
-MANY_HOSTS = (
-    "identify.attribute takes a local rank's owner from the file before the line's own host, also where a file \
-has several hosts"
-)
-TASKS = "identify._tasks_are_ranks wants both numbers in one line; releases up to 2.1 write no global rank"
-KNOWN: dict[tuple[str, str], tuple[tuple[Version, ...], str]] = {
-    **{(form, incident): (NO_HEADER, MANY_HOSTS) for form in ("pdsh", "kubectl") for incident in CAUSE},
-    **{(form, "raises"): (NO_HEADER, TASKS) for form in ("srun", "mpirun")},
-}
+KNOWN: dict[tuple[str, str], tuple[tuple[Version, ...], str]] = {}
 """Faults that are known and not mended: (form, incident) → (versions, why)."""
 
 

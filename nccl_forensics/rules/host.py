@@ -194,7 +194,7 @@ def log_stops(case: Case) -> Iterator[Finding]:
             between = written[bisect_left(numbers, previous) : bisect_left(numbers, line)]
             before = [e for _, _, e in sorted(between, key=lambda x: x[1])]
             orderly = any(e.kind == "shutdown-seq" and line - (e.evidence.line or 0) < SHUTDOWN_LINES for e in before)
-            explained = [e for e in before if e.role == "cause" and not _other_matter(case, e)]
+            explained = [e for e in before if e.role == "cause" and not other_matter(case, e)]
             if orderly or explained or event.details.get("orderly"):
                 continue
             shift, why = case.timing(event)
@@ -226,7 +226,7 @@ def _no_rank(case: Case, inside: list[Event], host: str | None) -> bool:
     )
 
 
-def _other_matter(case: Case, event: Event) -> bool:
+def other_matter(case: Case, event: Event) -> bool:
     """A fault that cannot be why the log stops: a stranger killed for memory, or one that was over long before."""
     return (event.cause == "host_oom_kill" and _stranger(case, event)) or case.timing(event)[0] <= weight("long_before")
 

@@ -9,6 +9,7 @@ from nccl_forensics import words
 from nccl_forensics.identify import same_host, short
 from nccl_forensics.model import Event, Finding
 from nccl_forensics.rules import JOB_KINDS, ONE_START, Case, number, rule, text, weight
+from nccl_forensics.rules.host import other_matter
 
 
 @rule
@@ -153,6 +154,7 @@ def _went_without_a_word(case: Case, host: str, inside: list[Event], witnesses: 
         len({e.rank for e in inside if e.rank is not None}) < 2
         or any(e.kind in JOB_KINDS and e.role != "context" for e in theirs)
         or any(e.rank in ranks and e.role in ("cause", "symptom") for e in case.events)
+        or any(e.role == "cause" and not other_matter(case, e) and case.timing(e)[0] > -2 for e in theirs)
     ):
         return
     starts = [

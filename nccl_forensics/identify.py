@@ -10,6 +10,7 @@ to a node.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -191,8 +192,15 @@ def _sources(
         stated.setdefault(path, set()).add(name)
     machines = set(known)
     folders = _folders(rows, stated)
+    # What stands before this in every path is where the user keeps the pile, and names nobody's machine or rank.
+    own = os.path.commonprefix([row.path for row in rows]).rfind("/") + 1  # noqa: RUF071 (cut at a folder)
     for row in rows:
-        rank, attempt, local, named = names_in_path(row.path)
+        _, attempt, local, above = names_in_path(row.path)
+        rank, _, _, named = names_in_path(row.path[own if "!" not in row.path[:own] else row.path.index("!") :])
+        if named is None and above is not None and short(above) in machines:
+            named = above
+        if len(rows) == 1:
+            rank = names_in_path(row.path)[0]
         hosts = said.get(row.path, Counter())
         host = declared.get(row.path)
         if host is None and len({short(h) for h in hosts}) == 1:

@@ -423,10 +423,9 @@ def _truth(story: Story, end: Ending, files: dict[str, bytes]) -> Truth:
     if differs and len(members) == 2 and not log:
         rank_known = False  # two ranks that differ: either may be wrong
     innocent = tuple(r for r in range(world) if r not in guilty) if ranks and rank_known else ()
-    if story.ranks_free:
-        rank_known = False
     seq = work.seq if work is not None and work.call.peer is None else None
     return Truth(
+        ranks_free=story.ranks_free,
         cause=cause,
         ranks=ranks,
         hosts=hosts,

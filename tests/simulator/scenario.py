@@ -155,6 +155,8 @@ class Truth:
     acceptable: tuple[str, ...] = ()
     """Causes that a careful reader of this bundle may name."""
     rank_knowable: bool = True
+    ranks_free: bool = False
+    """It struck a host or all: whether its ranks are named, too, is a matter of taste."""
     cause_knowable: bool = True
     why: str = ""
 
@@ -162,14 +164,16 @@ class Truth:
         """The same in the words of expected.json's `expect`."""
         if self.healthy:
             return {"incident": False}
-        if self.hopeless or not (self.rank_knowable or self.cause_knowable):
+        known = self.rank_knowable and not self.ranks_free
+        if self.hopeless or not (known or self.cause_knowable):
             return {"causes": None, "ranks": None, "open": True}
-        known = self.rank_knowable
         out: dict[str, object] = {
             "causes": list(self.acceptable) or [self.cause],
             "ranks": sorted(self.ranks) if known else None,
             "must_not_blame": sorted(self.must_not_blame),
         }
+        if self.ranks_free:
+            del out["ranks"]
         if self.hosts and known and self.ranks:
             out["host"] = self.hosts[0]
         if self.gpus and self.cause_knowable:

@@ -2,8 +2,8 @@
 
     python benchmarks/healthy.py [MEGABYTES] [SEEDS]
 
-Default: 220 MB or more, made from 4 seeds by tests/healthy.py in a temporary folder, each pile analyzed as a whole. Prints
-what was read, every incident (there should be none), every event of role cause (none) and the kinds of symptoms.
+Default: 220 MB or more, made from 4 seeds by tests/healthy.py in a temporary folder, each pile analyzed as a whole.
+Prints what was read, every incident (there should be none), every event of role cause (none) and the kinds of symptoms.
 """
 
 from __future__ import annotations

@@ -1236,6 +1236,10 @@ def _hit(text: str, line: Line) -> int:
     return min(found, default=len(text))
 
 
+_TAG_BEFORE = re.compile(r"\[default(\d{1,5})\]: ?$")
+"""torchrun's tag right before a glued message (torch/distributed/elastic/multiprocessing/tail_log.py)."""
+
+
 def _unglue(text: str, peeled: Peeled, line: Line) -> str:
     """The message that was glued to a progress bar or to another message, instead of the whole line.
 
@@ -1256,6 +1260,8 @@ def _unglue(text: str, peeled: Peeled, line: Line) -> str:
         if word and _may_be_host(word[1], "") and _is_host(word[1], line):
             peeled.host = word[1]
         peeled.rank, peeled.final = None, False
+        tag = _TAG_BEFORE.search(text[max(0, begin - 24) : begin])
+        peeled.local_rank = int(tag[1]) if tag else None  # the one at the line's head wrote the bar
         # The collector's stamp holds for the whole line; that of the message before does not.
         peeled.stamp, peeled.outer = peeled.outer or peeled.stamp, None
         if peeled.stamp is not None and peeled.stamp.zone_s is None:

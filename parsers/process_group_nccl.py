@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from nccl_forensics.model import Detail, Event
 from nccl_forensics.plugins import parser
@@ -154,6 +155,15 @@ def _work(found: re.Match[str]) -> dict[str, Detail]:
     }
 
 
+TAG = re.compile(r"\[default(\d{1,5})\]: ?\[E[^\]\n]{0,200}\] ?$")
+
+
+def _tag_before(text: str, at: int) -> dict[str, Any]:
+    """torchrun's tag of this very message, where it is glued to what another process wrote: its local rank."""
+    tag = TAG.search(text[max(0, at - 260) : at])
+    return {"local_rank": int(tag[1])} if tag else {}
+
+
 @parser(title="PyTorch NCCL watchdog: a collective timed out", literals=TIMEOUT_LITERALS)
 def pg_timeout(line: Line) -> Iterator[Event]:
     seen = False
@@ -167,6 +177,7 @@ def pg_timeout(line: Line) -> Iterator[Event]:
             severity="error",
             stamp=first.stamp,
             rank=_told_before(line, found[0]) if repeated and rank is None else rank,
+            **_tag_before(text, found.start()),
             details={
                 **_work(found),
                 "waited_ms": int(found["waited_ms"]),

@@ -20,6 +20,7 @@ import numpy as np
 from nccl_forensics import words
 from nccl_forensics.dumps import COMPLETED, P2P, RETIRED, STARTED, Call, Dump, Ints
 from nccl_forensics.dumps import dump_of as dump_of
+from nccl_forensics.identify import likely_world
 from nccl_forensics.model import Detail, Evidence, GroupState, Problem, RankCounters, Reconstruction, Suspect, Wait
 
 LENIENT = frozenset({"gloo", "c10d", "mpi", "ucc", "fake"})
@@ -473,7 +474,8 @@ def _world(dumps: Mapping[int, Dump], expected: int | None) -> tuple[int, ...]:
         ranks.update(dump.others)
         for group in dump.groups:
             ranks.update(group.members or ())
-    return tuple(range(max(max(ranks, default=-1) + 1, expected or 0)))
+    whole = likely_world(ranks)
+    return tuple(range(max(whole, expected or 0))) if whole is not None else tuple(sorted(ranks))
 
 
 def _is_default(key: Key) -> bool:

@@ -179,12 +179,17 @@ class Case:
             if e.time_ns is not None and onset is not None and e.time_ns <= onset and e.details.get("step") is not None
         )
 
+    @cached_property
+    def _starts(self) -> list[int]:
+        return sorted(e.time_ns for e in self.of(*STARTS_ANEW) if e.time_ns is not None)
+
     def _steps_after(self, time_ns: int) -> int | None:
         """The last step that ended later than that, if the job wasn't started anew in between."""
         if not self._steps or self._steps[-1] <= time_ns:
             return None
         last = self._steps[-1]
-        again = any(e.time_ns is not None and time_ns < e.time_ns < last for e in self.of(*STARTS_ANEW))
+        at = bisect.bisect_right(self._starts, time_ns)
+        again = at < len(self._starts) and self._starts[at] < last
         return None if again else last
 
     @cached_property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nccl_forensics.identify import MOST_RANKS
 from nccl_forensics.model import Finding
 from nccl_forensics.rules import Case, number, rule, text, weight
 
@@ -49,7 +50,7 @@ def pytorch_names_them(case: Case) -> Iterator[Finding]:
     if barriers:
         arrived = {r for e in barriers if (r := number(e, "at_rank")) is not None}
         world, joined = number(barriers[0], "world_size"), number(barriers[0], "joined")
-        if world and joined is not None:
+        if world and world <= MOST_RANKS and joined is not None:
             missing = tuple(r for r in range(world) if r not in arrived)
             if len(arrived) == joined and missing:
                 yield Finding(

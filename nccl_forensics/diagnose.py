@@ -251,7 +251,9 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
                 draft.borrowed += shown
         elif on_host and late <= on_host:
             if not draft.gpus or len(draft.gpus) == len(late):
-                draft.ranks |= late
+                # If the same story is told of one of them (a SIGKILL beside the kernel's OOM kill), it is that one.
+                told = {r for d in drafts if draft.cause in SAME_STORY.get(d.cause, ()) for r in d.ranks & late}
+                draft.ranks |= told or late
             draft.bonus += sure * 0.4 * _stands(draft)
             draft.borrowed += shown
         elif on_host and not (late & on_host) and late <= placed:

@@ -102,7 +102,7 @@ def peer_went_away(case: Case) -> Iterator[Finding]:
         says=f"{witnesses} lost the connection to {full}"
         + (", whose launcher went away too: everything there vanished, the host or its processes" if lost_store else "")
         + "; nothing of that host is in the pile",
-        weight=weight("peer_gone") + (0.3 if lost_store else 0.0),
+        weight=weight("peer_gone") + (0.3 if lost_store else -0.5),
         ranks=case.known.ranks_on(full),
         hosts=(full,),
         events=(inside[0], *lost_store[:1]),

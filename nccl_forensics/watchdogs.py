@@ -257,11 +257,11 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
             if not stated and not missing:
                 weight -= 0.3
             sign = (
-                "alive: it answered the dump signal and had nothing overdue itself"
+                "alive: the dump signal was answered, and nothing of its own was overdue"
                 if told
-                else "its log goes on, without such a report"
+                else ("its log goes on" if len(blame) == 1 else "their logs go on") + ", without such a report"
                 if missing
-                else "no line of it was found"
+                else "no line of " + ("it" if len(blame) == 1 else "them") + " was found"
             )
             suspects.append(
                 Suspect(

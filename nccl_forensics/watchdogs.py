@@ -214,7 +214,7 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
 
     for s in sorted(stuck, key=rank_of):
         mixed = _mixed(s)
-        everyone = not mixed and (s.desc == "default_pg" or s.name in DEFAULT)
+        everyone = not (mixed and s.name is None and s.desc is None) and (s.desc == "default_pg" or s.name in DEFAULT)
         members = tuple(range(world)) if everyone and world else ()
         absent = tuple(r for r in members if r not in s.reports)
         missing = tuple(r for r in absent if r in alive and r not in reporters)
@@ -335,10 +335,10 @@ def _lone(s: _Stuck, events: Sequence[Event], reporters: set[int], world: int | 
 def _mixed(s: _Stuck) -> bool:
     """Old lines name no group: are these the reports of several, whose counters stand at the same number by chance?
 
-    So it is if two ranks report the same place in "their" group.
+    So it is if two ranks report the same place in "their" group, also where one status line per rank named it.
     """
     places = [g for e in s.reports.values() if e.rank is not None and (g := number(e, "group_rank")) is not None]
-    return s.name is None and s.desc is None and len(set(places)) < len(places)
+    return len(set(places)) < len(places)
 
 
 def _content(s: _Stuck, seen: tuple[Evidence, ...]) -> list[Suspect]:

@@ -21,7 +21,8 @@ else:
 @cache
 def load(name: str) -> dict[str, Any]:
     """The table `name`.toml of this folder."""
-    return tomllib.loads(files(__name__).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+    table: dict[str, Any] = tomllib.loads(files(__name__).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+    return table
 
 
 _ROLES: Mapping[str, Role] = {

@@ -156,7 +156,7 @@ class Case:
     def job(self) -> bool:
         """Does the pile hold a trace of a training job that failed?"""
         return any(
-            e.kind in JOB_KINDS and not _handled(e) and e.evidence.source not in self._of_hosts for e in self.events
+            e.kind in JOB_KINDS and not _handled(e) and e.evidence.source not in self.of_hosts for e in self.events
         ) or bool(self.collectives.suspects or (self.collectives.groups and not self.collectives.healthy))
 
     @cached_property
@@ -165,7 +165,7 @@ class Case:
         return any(r.format == "job-log" and r.status in ("read", "partial") for r in self.rows)
 
     @cached_property
-    def _of_hosts(self) -> frozenset[str]:
+    def of_hosts(self) -> frozenset[str]:
         """Files that a host wrote, as against a job."""
         return frozenset(r.path for r in self.rows if r.format in HOST_FORMATS)
 
@@ -207,7 +207,7 @@ class Case:
     def _went_on(self, event: Event) -> bool:
         """Do two further steps stand behind this line in its own file? One can have been under way."""
         line = event.evidence.line
-        if line is None or event.evidence.source in self._of_hosts:
+        if line is None or event.evidence.source in self.of_hosts:
             return False
         steps: set[Detail] = set()
         marks = self._marks.get(event.evidence.source, [])
@@ -271,7 +271,7 @@ class Case:
             gone = words.duration((steps - event.time_ns) / SECOND)
             return weight("long_before"), f"the job still made progress {gone} after it"
         late = event.time_ns - onset - margin
-        if late > WAITED_S * SECOND and event.evidence.source in self._of_hosts and event.kind not in SLOW_TO_SHOW:
+        if late > WAITED_S * SECOND and event.evidence.source in self.of_hosts and event.kind not in SLOW_TO_SHOW:
             return weight("while_waiting"), (
                 f"the others had already been waiting for {words.duration((event.time_ns - onset) / SECOND)}"
             )

@@ -160,6 +160,23 @@ def _went_without_a_word(case: Case, host: str, inside: list[Event], witnesses: 
     starts = [
         e for e in theirs if e.kind == "boot-start" and e.details.get("orderly") is not True and not _first(case, e)
     ]
+    heard = any(
+        (e.rank in ranks or (e.host and same_host(e.host, host))) and e.evidence.source not in case.of_hosts
+        for e in case.events
+        if e.kind != "nccl-init"
+    ) or any(r.format == "job-log" and r.host and same_host(r.host, host) for r in case.rows)
+    if not starts and not heard:
+        yield Finding(
+            cause="process_missing",
+            says=f"{witnesses} lost the connection to {host}; what the job wrote there is not in the pile",
+            weight=weight("peer_gone") - 0.5,
+            ranks=ranks,
+            hosts=(host,),
+            events=(inside[0],),
+            inference=True,
+            onset_ns=inside[0].time_ns,
+        )
+        return
     yield Finding(
         cause="node_lost",
         says=f"{witnesses} lost the connection to {host}, whose processes stopped without a word of their own"

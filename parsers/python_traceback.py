@@ -46,7 +46,10 @@ EXCEPTION = re.compile(
     r"(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Fail(?:ed|ure)?|Fault|Group|Iteration|Abort(?:ed)?|Died"
     r"|Killed|NotFound|Expired|OutOfMemory)$"
 )
-GLUED = re.compile(r"[^\s\]]\]?\s{0,3}\[[A-Za-z_]{1,40}(?P<local>\d{1,5})\]:\s?" + re.escape(HEADER))
+GLUED = re.compile(
+    r"[^\s\]]\]?\s{0,3}(?:\d{1,6}: )?\[[A-Za-z_]{1,40}(?P<local>\d{1,5})\]:\s?(?:\[rank(?P<rank>\d{1,7})\]: ?)?"
+    + re.escape(HEADER)
+)
 """Behind somebody's progress bar: torchrun's own tag of the process that raised, in the middle of a line."""
 RANK_PART = re.compile(re.escape(HEADER) + r":? ?\(RANK (?P<rank>\d{1,7})\)")
 BLOCK = "traceback : " + HEADER
@@ -154,7 +157,8 @@ def _owner(line: Line) -> Line:
             return following[0]
     if glued := GLUED.search(_raw(line)):
         for other in line.after(SHORTEST):
-            if other.peeled.local_rank == int(glued["local"]) and FRAME.search(other.text):
+            own = other.peeled.rank is None or glued["rank"] is None or other.peeled.rank == int(glued["rank"])
+            if own and other.peeled.local_rank == int(glued["local"]) and FRAME.search(other.text):
                 return other
     return line
 

@@ -20,9 +20,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from nccl_forensics.identify import short
 from nccl_forensics.model import ClockRow, Event, InputError, InputRow, Stamp
-from nccl_forensics.words import is_dated
+from nccl_forensics.words import SECOND, is_dated
 
-SECOND = 1_000_000_000
 DAY = 86_400 * SECOND
 QUARTER = 900 * SECOND
 """All zones in use lie on whole quarters of an hour."""
@@ -364,10 +363,10 @@ def align(
                 ),
             )
         elif stamp is not None and stamp.boot_ns is not None:
+            clock = f"{event.host or event.evidence.source}: kernel clock, boot {boots[id(event)]}"
             found = offsets.get((event.evidence.source, boots[id(event)]))
             if found is not None:
                 offset, spread, is_assumed = found
-                clock = f"{event.host or event.evidence.source}: kernel clock, boot {boots[id(event)]}"
                 time_ns = stamp.boot_ns + offset
                 uncertainty = spread + int(abs(stamp.boot_ns) * DRIFT_PPM / 1_000_000)
                 if is_assumed:
@@ -383,7 +382,6 @@ def align(
                     ),
                 )
             else:
-                clock = f"{event.host or event.evidence.source}: kernel clock, boot {boots[id(event)]}"
                 clocks.setdefault(
                     clock,
                     ClockRow(

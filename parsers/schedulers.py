@@ -19,7 +19,7 @@ from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 
 from ._lines import is_quoted, near, number, rank_list, wall
-from .torchrun import exit_role, signal_name
+from .torchrun import exit_event, exit_role, signal_name
 
 OOM = re.compile(
     r"Detected (?P<n>\d{1,6}) oom[-_ ]?kill event"
@@ -233,36 +233,15 @@ def mpi_exit(line: Line) -> Iterator[Event]:
     """The rank is MPI's: the global one, as these jobs start one process for each rank."""
     if found := MPI.search(near(line)):
         code = -int(found["signal"])
-        name = signal_name(code)
-        role, severity, cause = exit_role(name)
-        yield line.event(
-            "exit",
-            role=role,
-            severity=severity,
-            cause=cause,
-            rank=int(found["rank"]),
-            pid=int(found["pid"]),
-            host=found["host"],
-            details={"code": code, "signal": name, "first": True, "error_file": None},
-        )
+        rank, pid = int(found["rank"]), int(found["pid"])
+        yield exit_event(line, code, signal_name(code), first=True, rank=rank, pid=pid, host=found["host"])
 
 
 @parser(title="Lightning: a child ended", literals=["Child process with PID", "] Received SIGTERM: 15"])
 def lightning_exit(line: Line) -> Iterator[Event]:
     if found := LIGHTNING.search(near(line)):
         code = int(found["code"])
-        name = signal_name(code)
-        role, severity, cause = exit_role(name)
-        yield line.event(
-            "exit",
-            role=role,
-            severity=severity,
-            cause=cause,
-            rank=None,
-            local_rank=None,
-            pid=int(found["pid"]),
-            details={"code": code, "signal": name, "first": False, "error_file": None},
-        )
+        yield exit_event(line, code, signal_name(code), rank=None, local_rank=None, pid=int(found["pid"]))
     elif found := LIGHTNING_TERM.search(line.raw.decode("utf-8", "backslashreplace")):
         yield line.event(
             "agent-death",

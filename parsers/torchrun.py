@@ -22,6 +22,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 from nccl_forensics.model import Detail, Event, Role, Severity
 from nccl_forensics.plugins import parser
@@ -84,21 +85,21 @@ def exit_role(name: str | None) -> tuple[Role, Severity, str | None]:
     return "symptom", "error", None
 
 
+def exit_event(
+    line: Line, code: int | None, name: str | None, *, first: bool = False, error_file: str | None = None, **who: Any
+) -> Event:
+    """How a process ended, in the same words whoever tells it: `code` as the launcher gives it, the signal's `name`."""
+    role, severity, cause = exit_role(name or signal_name(code))
+    details: dict[str, Detail] = {"code": code, "signal": name, "first": first, "error_file": error_file}
+    return line.event("exit", role=role, severity=severity, cause=cause, details=details, **who)
+
+
 @parser(title="torchrun: a child's end, from the agent", literals=["failed (exitcode: "])
 def torchrun_failed(line: Line) -> Iterator[Event]:
     if found := FAILED.search(near(line)):
         code = int(found["code"])
-        name = signal_name(code)
-        role, severity, cause = exit_role(name)
-        yield line.event(
-            "exit",
-            role=role,
-            severity=severity,
-            cause=cause,
-            local_rank=int(found["local"]),
-            rank=None,
-            pid=int(found["pid"]),
-            details={"code": code, "signal": name, "first": False, "error_file": None},
+        yield exit_event(
+            line, code, signal_name(code), local_rank=int(found["local"]), rank=None, pid=int(found["pid"])
         )
 
 
@@ -134,24 +135,18 @@ def torchrun_block(line: Line) -> Iterator[Event]:
     stamp = wall(fields.get("time", ""), "%Y-%m-%d_%H:%M:%S")
     error_file = fields.get("error_file")
     started = ATTEMPT.search(error_file or "")
-    role, severity, cause = exit_role(name)
-    yield line.event(
-        "exit",
-        role=role,
-        severity=severity,
-        cause=cause,
+    yield exit_event(
+        line,
+        code,
+        name,
+        first=first,
+        error_file=None if error_file in (None, "", "<N/A>", "<NONE>") else error_file,
         stamp=stamp or line.stamp,
         rank=int(who["rank"]) if who else line.rank,
         local_rank=int(who["local"]) if who else line.peeled.local_rank,
         host=fields.get("host") or line.host,
         pid=int(found["pid"]),
         attempt=int(started[1]) if started else None,
-        details={
-            "code": code,
-            "signal": name,
-            "first": first,
-            "error_file": None if error_file in (None, "", "<N/A>", "<NONE>") else error_file,
-        },
     )
 
 
@@ -212,14 +207,4 @@ def spawn_exit(line: Line) -> Iterator[Event]:
         code = (
             int(found["code"]) if found["code"] else -int(getattr(signal, name, 0)) if hasattr(signal, name) else None
         )
-        role, severity, cause = exit_role(name or signal_name(code))
-        yield line.event(
-            "exit",
-            role=role,
-            severity=severity,
-            cause=cause,
-            rank=None,
-            local_rank=int(found["local"]),
-            pid=None,
-            details={"code": code, "signal": name, "first": False, "error_file": None},
-        )
+        yield exit_event(line, code, name, rank=None, local_rank=int(found["local"]), pid=None)

@@ -23,9 +23,9 @@ from nccl_forensics.identify import Identities, same_host
 from nccl_forensics.model import Detail, Event, Finding, InputRow, Reconstruction
 from nccl_forensics.model import number as number
 from nccl_forensics.model import text as text
+from nccl_forensics.words import SECOND as SECOND
 from nccl_forensics.words import is_dated
 
-SECOND = 1_000_000_000
 T = TypeVar("T")
 
 JOB_KINDS = frozenset(

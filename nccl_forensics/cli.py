@@ -171,6 +171,12 @@ def _analysis(paths: tuple[str, ...], common: Common) -> Any:
     "--events", metavar="FILE", type=click.Path(path_type=Path), help="The merged timeline as .csv, .jsonl or .parquet."
 )
 @click.option(
+    "--perfetto",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The incidents as a trace for ui.perfetto.dev: hosts, ranks, stalls, who waits for whom.",
+)
+@click.option(
     "--exit-code", is_flag=True, help="Exit with 10 identified, 11 suspected, 12 undetermined, 0 no incident."
 )
 @_common
@@ -180,6 +186,7 @@ def analyze(
     json_: str | None,
     markdown: str | None,
     events: Path | None,
+    perfetto: Path | None,
     exit_code: bool,
     common: Common,
 ) -> None:
@@ -195,7 +202,7 @@ def analyze(
     Exit status: 0 the analysis is written (also when nothing failed or nothing could be told), 1 a fault of ours,
     2 wrong usage, 3 no readable input.
     """
-    _run(paths, common, output, json_=json_, markdown=markdown, events=events, exit_code=exit_code)
+    _run(paths, common, output, json_=json_, markdown=markdown, events=events, perfetto=perfetto, exit_code=exit_code)
 
 
 def _run(
@@ -206,6 +213,7 @@ def _run(
     json_: str | None = None,
     markdown: str | None = None,
     events: Path | None = None,
+    perfetto: Path | None = None,
     exit_code: bool = False,
 ) -> None:
     import json
@@ -214,13 +222,13 @@ def _run(
 
     target = output if output is not None else Path(f"{_name(paths)}.report.html")
     given = (target, *(Path(x) for x in (json_, markdown) if x is not None))
-    written = [p for p in (*given, *([events] if events is not None else ())) if p != STDOUT]
+    written = [p for p in (*given, events, perfetto) if p is not None and p != STDOUT]
     if given.count(STDOUT) > 1:
         _fail("only one of -o, --json and --markdown can go to stdout. Name a file for the others.", WRONG_USAGE)
     try:
         if len({p.absolute() for p in written}) < len(written):
             raise InputError(
-                "two outputs have the same name. Name a file for each of -o, --json, --markdown, --events."
+                "two outputs have the same name. Name a file for each of -o, --json, --markdown, --events, --perfetto."
             )
         if events is not None:
             export.check_events(events)
@@ -252,6 +260,10 @@ def _run(
             export.write(Path(markdown), report.markdown(doc) + "\n")
         if events is not None:
             export.events(events, (document.event(e) for e in analysis.events))
+        if perfetto is not None:
+            from nccl_forensics import trace
+
+            export.write(perfetto, trace.trace(doc))
     except InputError as err:
         _fail(str(err), WRONG_USAGE)
     if not common.quiet:

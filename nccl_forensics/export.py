@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from nccl_forensics import sniff
 from nccl_forensics.model import InputError
 
 COLUMNS = (
@@ -29,17 +30,6 @@ COLUMNS = (
     "text",
     "fields",
 )
-
-
-OWN_HEADS = (
-    b"<!doctype html>",
-    b'{\n "schema": "nccl-forensics',
-    b"- **Result:**",
-    b"time,time_uncertainty_s,",
-    b'{"cause": ',
-    b"PAR1",
-)
-"""How the files begin that we write: report, JSON, Markdown; events as CSV, JSON Lines, Parquet."""
 
 
 def check(path: Path, inputs: Iterable[str | Path]) -> None:
@@ -62,7 +52,7 @@ def check(path: Path, inputs: Iterable[str | Path]) -> None:
                 raise InputError(f"{path} is not written over: {what}. {ELSEWHERE}")
 
 
-ELSEWHERE = "Name another place with -o, --json, --markdown or --events."
+ELSEWHERE = "Name another place with -o, --json, --markdown, --events or --perfetto."
 
 
 def _is_special(path: Path) -> bool:
@@ -72,8 +62,7 @@ def _is_special(path: Path) -> bool:
 
 def _is_own(path: Path) -> bool:
     with path.open("rb") as file:
-        head = file.read(4096)
-    return head.startswith(OWN_HEADS) and (b"nccl-forensics" in head or not head.startswith(OWN_HEADS[0]))
+        return sniff.is_own(file.read(4096))
 
 
 def write(path: Path, content: str | bytes) -> None:

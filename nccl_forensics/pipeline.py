@@ -39,10 +39,6 @@ PULSE = frozenset({"progress"})
 """Parsers whose lines are only a pulse."""
 
 
-OWN_REPORT = b"nccl-forensics"
-"""Stands in the head of every report that we write."""
-
-
 @dataclass(frozen=True, slots=True)
 class Parsed:
     """What one file gave."""
@@ -165,8 +161,8 @@ def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
             replace(row, status=source.status, reason=source.reason, format=sniff.by_name(source.name) or "unknown")
         )
     head = source.head(4096)
-    if OWN_REPORT in head and head.lstrip().lower().startswith(b"<!doctype html"):
-        return Parsed(replace(row, status="skipped", format="report", reason="a report of this tool, not evidence"))
+    if sniff.is_own(head):
+        return Parsed(replace(row, status="skipped", format="report", reason="written by this tool: no evidence"))
     for one in known.files:
         if one.claims(head, source.name):
             return _structured(source, row, one.name, one.read(cast("Stream", source)))

@@ -93,6 +93,25 @@ _BY_NAME: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("fabric-manager", re.compile(r"fabricmanager", re.I)),
     ("job-log", re.compile(r"(?:train|slurm-\d+|torchrun|nohup|stdout|stderr|rank\d+)\S*\.(?:log|out|err|txt)$", re.I)),
 )
+_OWN = re.compile(
+    rb"""(?x)
+    \s*<!doctype\ html> (?=[\s\S]*nccl-forensics)                # report
+    | \{\n\ "schema":\ "nccl-forensics                            # --json
+    | -\ \*\*Result:\*\*                                           # --markdown
+    | Result:\ +\S (?=[\s\S]*\nMade\ by:\ +nccl-forensics\ )       # the ticket, as printed
+    | time,time_uncertainty_s,time_basis,                          # --events
+    | \{"(?:boot|cause|fields)": [^\n]*"gpu_pci": [^\n]*"role": [^\n]*"time_uncertainty_s":
+    | PAR1
+    | \{"displayTimeUnit":\ "ms",\ "otherData":\ \{"tool":\ "nccl-forensics\ # --perfetto
+    """,
+    re.IGNORECASE,
+)
+"""How the files begin that this tool writes."""
+
+
+def is_own(head: bytes) -> bool:
+    """Was a file that begins so written by this tool? Then it is no evidence, and may be written over."""
+    return _OWN.match(head) is not None
 
 
 def sniff(head: bytes, name: str) -> str | None:

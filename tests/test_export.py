@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from pathlib import Path
@@ -11,7 +12,8 @@ from test_cli import XID, ended, run
 
 from nccl_forensics import export, pipeline
 
-OUTPUTS = ["-o", "--json", "--markdown", "--events"]
+BOOT = b"2026-11-25T09:00:00.1+00:00 n1 kernel: [    0.000000] Linux version 6.8.0 (x) #1 SMP\n"
+OUTPUTS = ["-o", "--json", "--markdown", "--events", "--perfetto"]
 
 
 @pytest.fixture
@@ -45,13 +47,24 @@ def test_the_hosts_file_and_inspects_input_are_not_written_over(here: Path) -> N
     assert (here / "hosts").read_text(encoding="utf-8") == "5 n1\n"
 
 
-@pytest.mark.parametrize("events", ["e.csv", "e.jsonl"])
-def test_what_an_earlier_run_wrote_is_written_over(here: Path, events: str) -> None:
+@pytest.mark.parametrize("events", ["e.csv", "e.jsonl", "e.parquet"])
+def test_what_an_earlier_run_wrote_is_written_over_and_is_no_evidence(here: Path, events: str) -> None:
     """`analyze .` leaves its files in the folder that it reads."""
-    (here / "kern.log").write_bytes(XID)
-    args = ("analyze", ".", "-o", "r.html", "--json", "r.json", "--markdown", "r.md", "--events", events)
-    ended(run(*args), 0)
-    ended(run(*args), 0)
+    if events.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    (here / "kern.log").write_bytes(BOOT + XID)
+    outputs = ("-o", "r.html", "--json", "r.json", "--markdown", "r.md", "--events", events, "--perfetto", "t.json")
+    first = ended(run("analyze", ".", *outputs), 0)
+    doc = json.loads((here / "r.json").read_text(encoding="utf-8"))
+    (here / "ticket.txt").write_text(first.output, encoding="utf-8")
+    ended(run("analyze", ".", *outputs), 0)
+    again = json.loads((here / "r.json").read_text(encoding="utf-8"))
+    assert again["events"] == doc["events"]
+    assert again["incidents"] == doc["incidents"]
+    assert {r["path"]: r["status"] for r in again["inputs"]} == {
+        f"./{name}": "read" if name == "kern.log" else "skipped"
+        for name in ("kern.log", "r.html", "r.json", "r.md", events, "t.json", "ticket.txt")
+    }
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from nccl_forensics import __version__
-from nccl_forensics.model import InputError
+from nccl_forensics.errors import InputError
 
 if TYPE_CHECKING:
     from datetime import tzinfo

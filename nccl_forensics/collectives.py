@@ -73,11 +73,11 @@ class _Member:
 
     @property
     def seqs(self) -> list[int]:
-        return list(map(int, np.unique(self.all_seqs)))
+        return sorted(set(self.all_seqs.tolist()))  # np.unique would import numpy.ma
 
     @property
     def pending(self) -> list[int]:
-        return list(map(int, np.unique(self.all_seqs[~self.over])))
+        return sorted(set(self.all_seqs[~self.over].tolist()))
 
     def rows(self, seq: int) -> list[int]:
         """The entries of `seq`; [] if the ring lacks it."""

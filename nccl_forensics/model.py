@@ -1,4 +1,4 @@
-"""The values that flow from step to step: frozen, with units in their names. Imports nothing of ours.
+"""The values that flow from step to step: frozen, with units in their names. Imports nothing of ours but the error.
 
     paths → collect → scan → parse → identify → align → reconstruct → diagnose → report
 
@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from nccl_forensics.errors import InputError as InputError
+
 Role = Literal["cause", "symptom", "consequence", "context"]
 """What an event can prove. `consequence` follows another failure and never counts against anybody."""
 
@@ -21,10 +23,6 @@ Status = Literal["read", "partial", "skipped", "failed"]
 TimeBasis = Literal["stamp", "neighbour", "derived", "none"]
 
 Detail = str | int | float | bool | None | tuple[int, ...] | tuple[str, ...]
-
-
-class InputError(Exception):
-    """Something the user can mend: the message says which file, what is wrong and what to try."""
 
 
 # --- input ----------------------------------------------------------------------------------------------------------

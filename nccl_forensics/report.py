@@ -14,14 +14,13 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nccl_forensics import catalog, pictures
+from nccl_forensics import catalog, pictures, templating
 from nccl_forensics.scan import visible
 
 if TYPE_CHECKING:
@@ -1532,28 +1531,16 @@ def _json(value: object) -> str:
 # --- templates --------------------------------------------------------------------------------------------------------
 
 
-def _source(name: str) -> str | None:
-    place = files("nccl_forensics.templates").joinpath(name)
-    return place.read_text(encoding="utf-8") if re.fullmatch(r"[a-z_]+(\.html|\.md)?\.(j2|css|js)", name) else None
-
-
 @cache
 def _environment(escape: bool) -> Environment:
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
-
-    environment = Environment(
-        autoescape=escape,
-        undefined=StrictUndefined,
-        loader=FunctionLoader(_source),
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["prose"] = prose
-    environment.filters["breakable"] = breakable
-    environment.filters["plural"] = plural
-    environment.filters["md"] = markdown_text
-    environment.filters["mdcode"] = markdown_code
-    return environment
+    filters: dict[str, Callable[..., Any]] = {
+        "prose": prose,
+        "breakable": breakable,
+        "plural": plural,
+        "md": markdown_text,
+        "mdcode": markdown_code,
+    }
+    return templating.environment(escape, filters)
 
 
 def prose(text: str) -> Any:
@@ -1581,7 +1568,7 @@ def _hash(text: str) -> str:
 
 def html(doc: Doc) -> str:
     """The whole page. `doc` as in incident.schema.json; the same document gives the same bytes."""
-    style, script = (_source("report.css") or "").strip(), (_source("report.js") or "").strip()
+    style, script = (templating.source("report.css") or "").strip(), (templating.source("report.js") or "").strip()
     policy = (
         f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
     )

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
+from functools import cache, cached_property
 from typing import Any
 
 from nccl_forensics.model import Role, Severity
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+try:
+    import tomli as tomllib  # its wheels are compiled: four times as fast
+except ImportError:
+    import tomllib  # type: ignore[import-not-found,no-redef]
 
 
 @cache
 def load(name: str) -> dict[str, Any]:
     """The table `name`.toml of this folder."""
-    table: dict[str, Any] = tomllib.loads(files(__name__).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+    table: dict[str, Any] = tomllib.loads((pkgutil.get_data(__name__, f"{name}.toml") or b"").decode("utf-8"))
     return table
 
 
@@ -61,9 +60,9 @@ class SxidEntry:
     severity: Severity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class KernelEntry:
-    """One [[entry]] of kernel.toml."""
+    """One [[entry]] of kernel.toml. Its regexes are compiled when a line first needs them: few piles need many."""
 
     id: str
     family: str
@@ -71,18 +70,26 @@ class KernelEntry:
     """Where such lines occur: 'kernel', 'journal', 'syslog', 'job', 'nvidia-smi', 'lspci', 'proc', 'ibstat', 'sel' …"""
     needles: tuple[bytes, ...]
     """Every line that `regex` matches holds one of them."""
-    regex: re.Pattern[str]
+    pattern: str
     role: Role
     severity: Severity
     indicts: str
     subject: str
     """Named group of `regex` that says who is accused; empty if none."""
     cause: str | None
-    harmless: re.Pattern[str] | None
-    """A line that matches it too is only context."""
+    harmless_pattern: str | None
     at_boot: bool
     """Keeps its role in the first minute of a boot."""
     examples: tuple[str, ...]
+
+    @cached_property
+    def regex(self) -> re.Pattern[str]:
+        return re.compile(self.pattern)
+
+    @cached_property
+    def harmless(self) -> re.Pattern[str] | None:
+        """A line that matches it too is only context."""
+        return re.compile(self.harmless_pattern) if self.harmless_pattern is not None else None
 
 
 @cache
@@ -128,13 +135,13 @@ def kernel_entries() -> tuple[KernelEntry, ...]:
             family=one["family"],
             log=one["log"],
             needles=tuple(x.encode() for x in one["needles"]),
-            regex=re.compile(one["regex"]),
+            pattern=one["regex"],
             role=_ROLES[one["role"]],
             severity=_SEVERITIES[one["severity"]],
             indicts=one["indicts"],
             subject=one["subject"],
             cause=one["cause"] or None,
-            harmless=re.compile(one["harmless"]) if "harmless" in one else None,
+            harmless_pattern=one.get("harmless"),
             at_boot=one.get("at_boot", False),
             examples=tuple(one["example"]),
         )

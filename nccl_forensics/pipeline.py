@@ -17,7 +17,7 @@ from nccl_forensics import clocks, diagnose, identify, runs, sniff, watchdogs
 from nccl_forensics.collect import File, Limits, Source, _Totals, collect, files, sources
 from nccl_forensics.model import Event, Incident, InputRow, Problem, Rank, Reconstruction
 from nccl_forensics.plugins import Parser, Parsers, Stream, parsers
-from nccl_forensics.scan import Line, Often, Scanner
+from nccl_forensics.scan import UNREAD, Line, Often, Scanner
 
 KEPT = 20_000
 """Events of one kind kept from the start of one file; of the rest the newest `KEPT_LAST`; the others are counted.
@@ -169,7 +169,9 @@ def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
     kept, titles = _Kept(), Counter[str]()
     flood, newest, late = _Flood(known), 0, False
     often = Often(_pulse_literals(known.lines), PULSE_FIRST, PULSE_LAST)
+    state: Mapping[str, Any] = {}
     for line in scanner.lines(source.path, source.stream, often):
+        state = line.window.state
         late = late or line.number < newest  # the last lines of progress come behind all others
         newest = line.number
         readers = flood.readers(line)
@@ -183,6 +185,9 @@ def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
         problems.append(
             Problem(says=f"{number:,} more lines of kind {kind} were counted and not kept", source=source.path)
         )
+    for what, number in state.get(UNREAD, {}).items():
+        says = f"{number:,} more tables or blocks of kind {what} were not read: those before them fill the bound"
+        problems.append(Problem(says=says, source=source.path))
     events = kept.events()
     if late:
         events = tuple(sorted(events, key=lambda e: e.evidence.line or 0))

@@ -51,6 +51,9 @@ BACKLOG = 24
 PIECE = 1 << 16
 """Bytes of such a region searched at a time, from its end."""
 
+UNREAD = "unread"
+"""Key of `Window.state`: what parsers left unread, and how often."""
+
 _INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
@@ -65,6 +68,16 @@ def visible(text: str) -> str:
 def _shown(raw: bytes | bytearray) -> str:
     """A neighbouring line, made visible. Four bytes or fewer are a character."""
     return visible(raw[: 4 * CONTEXT_SHOWN].decode("utf-8", "backslashreplace"))[:CONTEXT_SHOWN]
+
+
+def _all_shown(rows: Sequence[bytes | bytearray]) -> tuple[str, ...]:
+    """`_shown` of each, in one go where they are short and plain."""
+    block = b"\n".join(rows)
+    if rows and block.isascii() and max(map(len, rows)) <= CONTEXT_SHOWN:
+        text = block.decode()
+        if text.replace("\n", "").isprintable():
+            return tuple(text.split("\n"))
+    return tuple([_shown(x) for x in rows])
 
 
 class Window:
@@ -187,11 +200,17 @@ class Line:
         rows: list[bytes] | list[bytearray] = buffer[low:start].splitlines()
         if len(rows) <= CONTEXT and low:  # the first of them may be a part
             rows = [x.raw for x in reversed(self.before(CONTEXT))]
-        before = tuple([_shown(x) for x in rows[-CONTEXT:]])
+        above = rows[-CONTEXT:]
         rows = buffer[end:high].splitlines()  # the first is the end of this line
         if (len(rows) <= CONTEXT + 1 and high < window.end) or (rows and rows[0]):
             rows = [b"", *(x.raw for x in self.after(CONTEXT))]
-        return before, tuple([_shown(x) for x in rows[1 : CONTEXT + 1]])
+        shown = _all_shown([*above, *rows[1 : CONTEXT + 1]])
+        return shown[: len(above)], shown[len(above) :]
+
+    def leave_out(self, what: str) -> None:
+        """Say that a parser's bound left this line's block of kind `what` unread: nothing vanishes in silence."""
+        unread: dict[str, int] = self.window.state.setdefault(UNREAD, {})
+        unread[what] = unread.get(what, 0) + 1
 
     def evidence(self, *, context: bool = True) -> Evidence:
         before, after = self._around() if context else ((), ())

@@ -13,7 +13,10 @@ this in a day. Our judgement."""
 
 
 def may_read(line: Line, kind: str, most: int = MOST_BLOCKS) -> bool:
-    """Whether one more block of this kind is read in this line's file; counts it."""
+    """Whether one more block of this kind is read in this line's file; if not, that becomes a problem."""
     state = line.window.state
     seen = state[f"blocks.{kind}"] = state.get(f"blocks.{kind}", 0) + 1
-    return bool(seen <= most)
+    if seen <= most:
+        return True
+    line.leave_out(kind)
+    return False

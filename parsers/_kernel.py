@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,12 @@ def pci_address(written: str | None) -> str | None:
     """
     if written is None:
         return None
-    found = _PCI.fullmatch(written.strip())
+    return _pci_address(written.strip())
+
+
+@lru_cache(maxsize=4096)
+def _pci_address(written: str) -> str | None:
+    found = _PCI.fullmatch(written)
     if found is None:
         return None
     domain = int(found["domain"] or "0", 16)
@@ -53,6 +59,11 @@ def address_of_gpu_id(gpu_id: str) -> str:
     return f"{number >> 16:04x}:{number >> 8 & 0xFF:02x}:{(number & 0xFF) >> 3:02x}.0"
 
 
+@lru_cache(maxsize=16)
+def _is_document(path: str) -> bool:
+    return PurePosixPath(path.rsplit("!", 1)[-1]).suffix.lower() in _DOCUMENTS
+
+
 def is_quoted(line: Line, text: str, start: int, *, at_start: bool = True) -> bool:
     """Whether the message at `start` of `text` is quoted in a mail, a runbook or a command rather than logged.
 
@@ -60,7 +71,7 @@ def is_quoted(line: Line, text: str, start: int, *, at_start: bool = True) -> bo
     mark there. `at_start`: nothing of the message itself stands before `start`. Our judgement; a bare kernel line in
     the middle of a text file cannot be told from a log.
     """
-    if PurePosixPath(line.path.rsplit("!", 1)[-1]).suffix.lower() in _DOCUMENTS:
+    if _is_document(line.path):
         return True
     before = text[:start].rstrip()
     if not before:

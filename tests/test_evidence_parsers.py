@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
+from nccl_forensics.parsers._blocks import MOST_BLOCKS
 
 from nccl_forensics import pipeline, sniff
 from nccl_forensics.model import Event, Problem
@@ -135,3 +136,11 @@ def test_literals_are_found_in_this_folder_alone() -> None:
     """The parsers are found by listing the folder."""
     known = {p.name for p in parsers().lines} | {p.name for p in parsers().files}
     assert {p.name for p in LINES} | {p.name for p in FILES} <= known
+
+
+def test_what_a_bound_leaves_unread_is_said(tmp_path: Path) -> None:
+    table = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-15\nGPU1\tNV4\t X \t0-15\n\n"
+    (tmp_path / "topo.txt").write_text(table * (MOST_BLOCKS + 3))
+    (parsed,) = pipeline.read([str(tmp_path)])
+    assert sum(e.kind == "gpu-topology" for e in parsed.events) == MOST_BLOCKS
+    assert [p.says.split(" were")[0] for p in parsed.problems] == ["3 more tables or blocks of kind topology"]

@@ -15,7 +15,7 @@ from heapq import nsmallest
 
 from nccl_forensics import advice, catalog, words
 from nccl_forensics.clocks import HOST_FORMATS, Aligned
-from nccl_forensics.identify import Identities, same_host
+from nccl_forensics.identify import Identities, same_host, short
 from nccl_forensics.model import (
     Cleared,
     Event,
@@ -495,7 +495,7 @@ def _verdict(hypotheses: Sequence[Hypothesis], case: Case, reporters: tuple[int,
         "identified" if top is not None and top.confidence >= IDENTIFIED else "suspected" if sure else "undetermined"
     )
     ranks = top.ranks if top is not None and sure else ()
-    hosts = top.hosts if top is not None and sure else ()
+    hosts = (top.hosts or _other_node(case, ranks)) if top is not None and sure else ()
     gpus = top.gpus if top is not None and sure else ()
     confidence = top.confidence if top is not None else 0.0
     evidence = (
@@ -527,6 +527,27 @@ def _verdict(hypotheses: Sequence[Hypothesis], case: Case, reporters: tuple[int,
         missing_evidence=advice.missing(draft, top, case),
         actions=advice.actions(draft, top, case),
     )
+
+
+OTHER_NODE = "the other node"
+"""Stands for a host of two whose name no file tells."""
+
+
+def _other_node(case: Case, ranks: tuple[int, ...]) -> tuple[str, ...]:
+    """The host of these ranks in words, where they are one half of the job and a single host is that of the other half.
+
+    Launchers number the ranks of a node in a row, and start as many on each.
+    """
+    world = case.known.world_size or 0
+    halves = (tuple(range(world // 2)), tuple(range(world // 2, world)))
+    if world % 2 or ranks not in halves or len(ranks) < 2:
+        return ()
+    spoke: dict[int | None, set[str | None]] = {}
+    for event in case.events:
+        spoke.setdefault(event.rank, set()).add(short(event.host) if event.host else None)
+    spoke.pop(None, None)
+    hosts = {h for inside in spoke.values() for h in inside}
+    return (OTHER_NODE,) if set(spoke) == set(range(world)) - set(ranks) and len(hosts) == 1 and None not in hosts else ()
 
 
 def _unique(found: Iterable[Finding]) -> list[Finding]:

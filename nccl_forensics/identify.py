@@ -563,7 +563,7 @@ def attribute(
     canonical = _canonical(events)
     sources = _sources(rows, events)
     by_local = _local_ranks(events, sources, known)
-    tasks_are_ranks = _tasks_are_ranks(events)
+    tasks_are_ranks = _tasks_are_ranks(events, known.world_size)
     out: list[Event] = []
     for event in events:
         where, named, attempt, local_in_name = sources.get(event.evidence.source, (None, None, None, None))
@@ -610,11 +610,12 @@ NOBODY = frozenset({"host-name", "gpu-info", "driver-version", "clock-anchor", "
 """Kinds that belong to a host or a file, not to a rank."""
 
 
-def _tasks_are_ranks(events: Sequence[Event]) -> set[str]:
+def _tasks_are_ranks(events: Sequence[Event], world: int | None) -> set[str]:
     """Files in which a launcher's task number is the global rank: wherever both stand in one line, they agree.
 
     Releases up to 2.1 write no global rank; there the rank in the widest communicator, or in the group of a timeout,
-    has to agree for two tasks or more.
+    has to agree for two tasks or more. Where no line has both, a task number in the upper half of the world proves it:
+    tasks that start two ranks each or more are half as many as ranks at most.
     """
     agree: dict[str, set[bool]] = defaultdict(set)
     also: dict[str, set[tuple[int, int]]] = defaultdict(set)
@@ -632,6 +633,9 @@ def _tasks_are_ranks(events: Sequence[Event]) -> set[str]:
     for source, pairs in also.items():
         if len({task for task, _ in pairs}) > 1:
             agree[source] |= {task == rank for task, rank in pairs}
+    for event in events:
+        if event.task is not None and world and world <= 2 * event.task < 2 * world:
+            agree[event.evidence.source].add(True)
     return {source for source, said in agree.items() if said == {True}}
 
 

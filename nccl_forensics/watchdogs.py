@@ -118,6 +118,22 @@ def waiting_ranks(events: Iterable[Event]) -> tuple[int, ...]:
     return tuple(sorted(waited))
 
 
+def _reports(events: Sequence[Event]) -> list[Event]:
+    """The lines by which ranks say that they wait in a collective: the plainest form that is there, rank by rank.
+
+    A status line stands beside a timeout; alone (a log that was filtered) it says the same. Gloo's words name neither
+    group nor number, and count only where NCCL's watchdog is silent.
+    """
+    found = [e for e in events if e.kind in ("watchdog-timeout", "pg-blocking")]
+    spoke = {reporter(e) for e in found}
+    for event in events:
+        if event.kind == "pg-status" and reporter(event) not in spoke:
+            seq, completed = number(event, "seq"), number(event, "completed")
+            if seq is not None and (completed is None or completed < seq):
+                found.append(event)
+    return found or [e for e in events if e.kind == "gloo-wait"]
+
+
 def _stuck(events: Sequence[Event]) -> list[_Stuck]:
     names: dict[tuple[str, int | None, int | None], tuple[str | None, str | None]] = {}
     for event in events:
@@ -125,7 +141,7 @@ def _stuck(events: Sequence[Event]) -> list[_Stuck]:
             key = (event.evidence.source, reporter(event), number(event, "seq"))
             names[key] = (text(event, "pg_name"), text(event, "pg_desc"))
     found: dict[tuple[str | None, str | None, int | None], _Stuck] = {}
-    timeouts = [e for e in events if e.kind in ("watchdog-timeout", "pg-blocking")]
+    timeouts = _reports(events)
     for event in sorted(timeouts, key=lambda e: bool(e.details.get("repeated"))):
         rank, seq = reporter(event), number(event, "seq")
         if rank is None:
@@ -167,8 +183,8 @@ def _world(events: Sequence[Event], known: Identities) -> tuple[int | None, bool
     """
     if known.world_size:
         return known.world_size, True
-    seen = {r for e in events for r in (e.rank, reporter(e) if e.kind == "watchdog-timeout" else None) if r is not None}
-    return likely_world(seen | set(known.ranks)), False
+    seen = {e.rank for e in events} | {reporter(e) for e in _reports(events)}
+    return likely_world({r for r in seen if r is not None} | set(known.ranks)), False
 
 
 def _state(stuck: _Stuck, members: tuple[int, ...], missing: tuple[int, ...], no_data: tuple[int, ...]) -> GroupState:
@@ -178,7 +194,7 @@ def _state(stuck: _Stuck, members: tuple[int, ...], missing: tuple[int, ...], no
     return GroupState(
         name=stuck.name,
         description=stuck.desc,
-        backend="nccl",
+        backend="gloo" if first.kind == "gloo-wait" else "nccl",
         members=members,
         op=OPS.get(op or "", op.lower() if op else None),
         seq=stuck.seq,

@@ -37,7 +37,7 @@ PEER_SHARE = 0.02
 """Share of the card above which another process is more than a bare CUDA context: our judgement."""
 
 TEXT = re.compile(
-    r"CUDA error: (?P<text>[^\n]{1,300})|(?P<name>CUDA_ERROR_[A-Z_]{3,60})"
+    r"(?:CUDA error|cuDNN error): (?P<text>[^\n]{1,300})|(?P<name>CUDA_ERROR_[A-Z_]{3,60})"
     r"|(?P<lost>Unable to determine the device handle for (?:GPU|gpu) ?[^\n]{0,120}|GPU is lost)"
     r"|(?P<bare>uncorrectable ECC error encountered|an illegal memory access was encountered"
     r"|device-side assert triggered"
@@ -104,6 +104,7 @@ def cuda_oom(line: Line) -> Iterator[Event]:
     title="CUDA error",
     literals=[
         "CUDA error: ",
+        "cuDNN error: ",
         "CUDA_ERROR_",
         "uncorrectable ECC error encountered",
         "an illegal memory access was encountered",
@@ -160,6 +161,8 @@ def cuda_assertion(line: Line) -> Iterator[Event]:
 NAN_RERUN = re.compile(
     r"Unexpected result (?P<what>nan|inf|spiky\w{0,10}) on rank (?P<rank>\d{1,7}) at iteration #(?P<step>\d{1,12})"
 )
+NAN_CHECK = re.compile(r"Rank (?P<rank>\d{1,7}): found (?:NaN|Inf) in")
+"""Megatron's check before rerun_state_machine.py came (2025): an assertion that ends the process."""
 NAN = re.compile(r"(?i)found NaN in|\bloss(?:=|: | is )\s{0,4}nan\b|detected nan|nan loss")
 
 
@@ -174,18 +177,20 @@ NAN = re.compile(r"(?i)found NaN in|\bloss(?:=|: | is )\s{0,4}nan\b|detected nan
         "oss is NaN",
         "oss: NaN",
         "NaN loss",
-        "Unexpected result nan",
+        "found Inf in",
+        "Unexpected result ",
     ],
 )
 def nan(line: Line) -> Iterator[Event]:
     text = near(line)
-    if found := NAN_RERUN.search(text):
+    if found := NAN_RERUN.search(text) or NAN_CHECK.search(text):
         yield line.event(
             "nan",
-            role="symptom",
+            role="cause",
             severity="error",
+            cause="python_exception",
             rank=int(found["rank"]),
-            details={"step": number(found["step"])},
+            details={"step": number(found.groupdict().get("step"))},
         )
     elif NAN.search(text):
         yield line.event("nan", role="symptom", severity="warning", details={"step": None}, **failure_block(line))

@@ -45,7 +45,7 @@ CLOSED = re.compile(
 )
 CUDA = re.compile(r"NCCL WARN Cuda failure(?: \d{1,5})? '(?P<error>[^']{1,200})'")
 SHM = re.compile(
-    r"(?P<path>/dev/shm/nccl-\S{1,80}).{0,300}?(?:No space left|error)"
+    r"(?P<path>/dev/shm/nccl-\S{1,80})(?: to \d{1,20} bytes|.{0,300}?(?:No space left|error))"
     r"|Call to posix_fallocate failed ?: No space left on device"
 )
 BOOTSTRAP = re.compile(
@@ -129,6 +129,21 @@ def nccl_init(line: Line) -> Iterator[Event]:
     )
 
 
+def _completion(found: re.Match[str], text: str) -> dict[str, Any]:
+    vendor = VENDOR.search(text)
+    flushed = int(found["status"]) == FLUSHED
+    return {
+        "role": "consequence" if flushed else "symptom",
+        "severity": "warning" if flushed else "error",
+        "cause": None if flushed else "fabric_error",
+        "details": {
+            "status": int(found["status"]),
+            "vendor": number(vendor["vendor"]) if vendor else None,
+            "peer": peer_host(found["peer"]),
+        },
+    }
+
+
 @parser(title="NCCL warnings", literals=["NCCL WARN"])
 def nccl_warn(line: Line) -> Iterator[Event]:
     text = near(line)
@@ -137,21 +152,7 @@ def nccl_warn(line: Line) -> Iterator[Event]:
     who = speaker(line)
     message = text.partition("NCCL WARN")[2].strip()
     if found := COMPLETION.search(text):
-        vendor = VENDOR.search(text)
-        status = int(found["status"])
-        flushed = status == FLUSHED
-        yield line.event(
-            "nccl-ib-error",
-            role="consequence" if flushed else "symptom",
-            severity="warning" if flushed else "error",
-            cause=None if flushed else "fabric_error",
-            details={
-                "status": status,
-                "vendor": number(vendor["vendor"]) if vendor else None,
-                "peer": peer_host(found["peer"]),
-            },
-            **who,
-        )
+        yield line.event("nccl-ib-error", **_completion(found, text), **who)
     elif found := ASYNC.search(text):
         what = (found["event"] or "fatal" + (found["fatal"] or "")).strip()
         harmless = bool(found["harmless"]) or HARMLESS.search(what) is not None
@@ -204,6 +205,7 @@ def nccl_warn(line: Line) -> Iterator[Event]:
         "Connection closed by remote peer",
         "Net : Call to recv from",
         "socketProgressOpt: Call",
+        "Got completion ",
     ],
 )
 def nccl_quoted(line: Line) -> Iterator[Event]:
@@ -211,7 +213,9 @@ def nccl_quoted(line: Line) -> Iterator[Event]:
     text = near(line)
     if "NCCL WARN" in text or "NCCL INFO" in text:
         return
-    if found := CLOSED.search(text):
+    if found := COMPLETION.search(text):
+        yield line.event("nccl-ib-error", **_completion(found, text))
+    elif found := CLOSED.search(text):
         yield line.event(
             "nccl-closed",
             role="consequence",

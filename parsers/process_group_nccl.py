@@ -51,7 +51,7 @@ WORK = (
 
 TIMEOUT_LITERALS = ("Watchdog caught", "WorkNCCL(", "before timing out")
 TIMEOUT = loose(
-    r"(?:\[ Rank (?P<group_rank>\d{1,7}) \] )?Watchdog caught collective operation timeout : "
+    r"(?:\[ Rank (?P<group_rank>\d{1,7}) \] )?(?:Watchdog caught|Caught) collective operation timeout : "
     + WORK
     + r" ran for (?P<waited_ms>\d{1,18}) milli"
 )

@@ -18,7 +18,7 @@ from nccl_forensics.model import Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 
-from ._lines import is_quoted, near, number, rank_list, wall
+from ._lines import followers, is_quoted, near, number, rank_list, wall
 from .torchrun import exit_event, exit_role, signal_name
 
 OOM = re.compile(
@@ -57,6 +57,10 @@ MPI = re.compile(
     r"noticed that process rank (?P<rank>\d{1,7}) with PID (?P<pid>\d{1,9}) on node (?P<host>\S{1,255}) exited"
     r" on signal (?P<signal>\d{1,3})"
 )
+MPI_FIRST = re.compile(r"[Pp]rocess name: \[(?:\[\d{1,10},\d{1,10}\],|\S{1,255}@\d{1,10},)(?P<rank>\d{1,7})\]")
+MPI_CODE = re.compile(r"\s*Exit code: {1,8}(?P<code>\d{1,3})\b")
+HYDRA = re.compile(r"=\s{1,8}PID (?P<pid>\d{1,9}) RUNNING AT (?P<host>[\w.-]{1,255})")
+HYDRA_CODE = re.compile(r"=\s{1,8}(?:EXIT CODE: (?P<code>\d{1,3})|KILLED BY SIGNAL: (?P<signal>\d{1,3}))\b")
 LIGHTNING = re.compile(r"Child process with PID (?P<pid>\d{1,9}) terminated with code (?P<code>-?\d{1,6})\.")
 LIGHTNING_TERM = re.compile(r"\[rank: (?P<rank>\d{1,7})\] Received SIGTERM: 15")
 
@@ -81,7 +85,8 @@ def slurm_oom(line: Line) -> Iterator[Event]:
             severity="critical",
             cause="host_oom_kill",
             host=found["node"] or line.host,
-            details={"task": number(found["task"]), "kills": number(found["n"])},
+            **({"task": int(found["task"])} if found["task"] else {}),
+            details={"kills": number(found["n"])},
         )
 
 
@@ -122,8 +127,8 @@ def srun_exit(line: Line) -> Iterator[Event]:
             severity="error",
             cause=cause,
             host=found["node"],
+            task=tasks[0] if len(tasks) == 1 else None,
             details={
-                "task": tasks[0] if len(tasks) == 1 else None,
                 "tasks": tasks,
                 "node": found["node"],
                 "what": found["what"],
@@ -235,6 +240,27 @@ def mpi_exit(line: Line) -> Iterator[Event]:
         code = -int(found["signal"])
         rank, pid = int(found["rank"]), int(found["pid"])
         yield exit_event(line, code, signal_name(code), first=True, rank=rank, pid=pid, host=found["host"])
+
+
+@parser(title="MPI: the first process that failed", literals=["rocess name: [", " RUNNING AT "])
+def mpi_first(line: Line) -> Iterator[Event]:
+    """Open MPI's block of the first process with an exit code of its own; MPICH's of a bad termination."""
+    text = near(line)
+    found = MPI_FIRST.search(text)
+    hydra = None if found else HYDRA.search(text)
+    if not found and not hydra:
+        return
+    form = MPI_CODE if found else HYDRA_CODE
+    ended = next((x for other in followers(line, 4, 8) if (x := form.search(other.text))), None)
+    if ended is None:
+        return
+    code = -int(ended["signal"]) if hydra and ended["signal"] else int(ended["code"])
+    if hydra and 0 < code < 32:
+        code = -code  # Hydra gives the wait status of a process that a signal ended
+    if found:
+        yield exit_event(line, code, signal_name(code), first=True, rank=int(found["rank"]))
+    elif hydra:
+        yield exit_event(line, code, signal_name(code), first=True, pid=int(hydra["pid"]), host=hydra["host"])
 
 
 @parser(title="Lightning: a child ended", literals=["Child process with PID", "] Received SIGTERM: 15"])

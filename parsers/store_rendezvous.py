@@ -37,7 +37,7 @@ CLIENTS = re.compile(
     r" (?P<joined>\d{1,7})/(?P<expected>\d{1,7}) clients joined"
 )
 BARRIER = re.compile(
-    r"store based barrier (?:on|to initialize process group).{0,60}?rank: (?P<rank>\d{1,7}).{0,120}?"
+    r"store based barrier (?:on|to initialize process group).{0,60}?rank:? (?P<rank>\d{1,7}).{0,120}?"
     r"world_size=(?P<world>\d{1,7}), (?:worker_count|num_workers_joined)=(?P<joined>\d{1,7})"
 )
 CONNECT = re.compile(

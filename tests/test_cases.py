@@ -35,7 +35,6 @@ SHORT = {
     "the wrong rank and a receive from it look alike, so nobody is named",
     "fr/sigkill-dump-missing fr": "two ranks left no dump and nothing tells them apart: both stay open",
     "fr/sigkill-dump-missing fr-json": "as with the pickled dumps",
-    "joblogs/store-based-barrier-half-missing": "the host that is asked for is no name but 'the other node'",
 }
 
 

@@ -108,7 +108,16 @@ def test_host_memory_that_rises_is_told_beside_the_verdict() -> None:
 
 
 def test_a_kill_while_host_memory_rose_is_likely_the_kernels() -> None:
-    killed = {"kind": "exit", "rank": 5, "at": 1199, "code": -9, "pid": 7, "role": "cause", "cause": "process_signal"}
+    killed = {
+        "kind": "exit",
+        "rank": 5,
+        "at": 1199,
+        "code": -9,
+        "signal": "SIGKILL",
+        "pid": 7,
+        "role": "cause",
+        "cause": "process_signal",
+    }
     for values, likely in ((rising, True), (warming_up, False)):
         (incident,) = found([*steps(30, "host_rss_bytes", values, rank=5), killed]).incidents
         named = {h.cause for h, _ in incident.verdict.alternatives} | {f.cause for f in incident.verdict.evidence}

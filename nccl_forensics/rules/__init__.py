@@ -74,6 +74,8 @@ def _handled(event: Event) -> bool:
 DETECTED = frozenset(
     {"watchdog-timeout", "pg-async", "pg-watchdog-cuda", "pg-blocking", "pg-uniqueid", "monitored-barrier", "gloo-wait"}
     | {
+        "pg-status",
+        "srun-exit",
         "gloo-closed",
         "store-wait",
         "store-barrier",

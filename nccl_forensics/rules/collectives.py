@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Iterator
 
+from nccl_forensics import words
 from nccl_forensics.identify import MOST_RANKS
-from nccl_forensics.model import Finding
+from nccl_forensics.model import Event, Finding
 from nccl_forensics.rules import Case, number, rule, text, weight
+from nccl_forensics.watchdogs import reporter
 
 
 @rule
@@ -72,6 +76,65 @@ def pytorch_names_them(case: Case) -> Iterator[Finding]:
                 ranks=tuple(int(r) for r in ranks),
                 events=(event,),
             )
+
+
+GLOO_KEY = re.compile(r"//cpu//\d{1,9}/(?P<rank>\d{1,7})$")
+"""Where ProcessGroupGloo looks for the address of a peer: its rank in the group stands last."""
+
+
+LOST = re.compile(r"(?i)connection (?:reset|refused|closed)|broken pipe|failed to recv")
+
+
+@rule
+def waited_for_one(case: Case) -> Iterator[Finding]:
+    """In set-up a rank waits for a certain other: for rank 0 and its unique id with NCCL, for each peer's address with
+    Gloo. Where ranks of the group and of the job do not agree, it is a group of some, and nobody is named."""
+    waits: dict[int, dict[int, Event]] = defaultdict(dict)
+    for event in case.of("pg-uniqueid", "store-wait"):
+        who = reporter(event) if event.rank is not None else number(event, "waiting_rank")
+        key = GLOO_KEY.search(text(event, "key") or "")
+        if event.kind == "pg-uniqueid" and who is not None and number(event, "waiting_rank") == who:
+            waits[0].setdefault(who, event)
+        elif key and who is not None:
+            waits[int(key["rank"])].setdefault(who, event)
+    complained = {e.rank for e in case.of("watchdog-timeout", "pg-uniqueid", "store-wait", "python-exception")}
+    for rank, waiting in waits.items():
+        world = case.known.world_size or max((*waiting, *case.known.ranks, rank)) + 1
+        everyone = len(waiting) == world - 1
+        if rank in waiting or rank in complained or len(waits) > 1 or case.of("watchdog-timeout"):
+            continue
+        lost = any(LOST.search(text(e, "error") or "") for e in waiting.values())
+        sure = everyone and len(waiting) > 1 and not lost
+        yield Finding(
+            cause="process_missing" if lost else "rank_not_arrived",
+            says=f"{words.ranks(waiting).capitalize()} waited in set-up for rank {rank}, "
+            + ("and the connection to the store, which rank 0 or its launcher keeps, broke" if lost else "")
+            + ("" if lost else "which never answered"),
+            weight=weight("counted_out") if sure else weight("counted_out") - 0.8,
+            ranks=(rank,),
+            events=tuple(waiting.values())[:3],
+            inference=True,
+        )
+
+
+@rule
+def one_watchdog_stuck(case: Case) -> Iterator[Finding]:
+    """Only one rank's own watchdog hung in a CUDA or NCCL call (or for Python's lock), and nobody reported a wait."""
+    stuck = {e.rank: e for e in case.of("pg-heartbeat") if e.rank is not None and number(e, "stuck_s") is not None}
+    others = {r for r in case.known.ranks if r not in stuck}
+    if len(stuck) != 1 or not others or any(e.rank in stuck for e in case.of("watchdog-timeout")):
+        return
+    (rank, event), *_ = stuck.items()
+    yield Finding(
+        cause="gpu_stall",
+        says=f"Of all ranks only rank {rank} says that its own watchdog hung in a call to CUDA or NCCL, or waited for "
+        "Python's lock",
+        weight=weight("stuck_watchdog"),
+        ranks=() if rank is None else (rank,),
+        events=(event,),
+        inference=True,
+        onset_ns=event.time_ns,
+    )
 
 
 @rule

@@ -163,31 +163,18 @@ def exceptions(case: Case) -> Iterator[Finding]:
         )
 
 
-SIGNALS = {
-    -9: "SIGKILL",
-    -11: "SIGSEGV",
-    -7: "SIGBUS",
-    -4: "SIGILL",
-    -8: "SIGFPE",
-    137: "SIGKILL",
-    139: "SIGSEGV",
-    135: "SIGBUS",
-}
-"""Exit codes that a process does not give itself; -6 is NCCL's own abort and -15 the launcher's, both consequences."""
+SIGNALS = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"})
+"""What a process does not send itself; SIGABRT is NCCL's own abort and SIGTERM the launcher's, both consequences."""
 
 
 @rule
 def killed(case: Case) -> Iterator[Finding]:
     """A process ended by a signal from outside while the launcher told the others to stop."""
-    exits = [
-        e
-        for e in case.of("exit", "srun-exit", "ds-exit")
-        if number(e, "code") in SIGNALS or text(e, "what") == "Killed"
-    ]
+    exits = [e for e in case.of("exit", "srun-exit", "ds-exit") if text(e, "signal") in SIGNALS]
     told = case.of("sigterm-sent")
     best: dict[tuple[object, object], Event] = {}
     for event in exits:
-        if number(event, "code") in (-9, 137) and any(_told(e, event) for e in told):
+        if text(event, "signal") == "SIGKILL" and any(_told(e, event) for e in told):
             continue  # the launcher's own SIGKILL after its SIGTERM was ignored
         key = (event.rank if event.rank is not None else event.pid, event.host if event.rank is None else None)
         if event.rank is None and any(e.rank is not None and e.pid == event.pid for e in exits):
@@ -195,8 +182,7 @@ def killed(case: Case) -> Iterator[Finding]:
         best.setdefault(key, event)
     waited = set(waiting_ranks(case.events))
     for event in best.values():
-        code = number(event, "code")
-        signal = SIGNALS.get(code if code is not None else 0, text(event, "what") or "a signal")
+        signal = text(event, "signal")
         ranks, hosts = _subject(case, event)
         penalty = weight("reported_itself") if event.rank in waited else 0.0
         noticed = case.of("watchdog-timeout")

@@ -1496,7 +1496,15 @@ class _Verdict:
                     f"Rank {rank} left no dump, and every member of group {top.label} that did stands in collective "
                     f"{top.seq} ({_shape(top.op(top.seq))})."
                 )
-                self._add((rank,), "process_missing", GAPS, says, top, _witnesses(top, top.seq, top.arrived))
+                self._add(
+                    (rank,),
+                    "process_missing",
+                    GAPS,
+                    says,
+                    top,
+                    _witnesses(top, top.seq, top.arrived),
+                    {"undumped": True},
+                )
                 self.cannot_exclude.clear()
             return True
         circle = _cycle(self.edges, sorted(self.edges))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from itertools import pairwise
@@ -61,12 +62,23 @@ def _of_a_job(event: Event) -> bool:
 
 
 def _begin(events: Sequence[Event]) -> int | None:
-    """When the work of the last run is first seen, if an earlier run failed long before. On the reference clock."""
-    failed = sorted(e.time_ns for e in events if e.kind in DETECTED and e.time_ns is not None and is_dated(e.time_ns))
-    gaps = [(a, b) for a, b in pairwise(failed) if b - a > APART_S * SECOND]
+    """When the work of the last run is first seen, if an earlier run failed long before. On the reference clock.
+
+    Gaps count within one clock only: between two, hours can be zones that nobody wrote down.
+    """
+    by_clock: dict[str | None, list[int]] = defaultdict(list)
+    for event in events:
+        if event.kind in DETECTED and event.time_ns is not None and is_dated(event.time_ns):
+            by_clock[event.clock].append(event.time_ns)
+    gaps = [
+        (old, new, clock)
+        for clock, failed in by_clock.items()
+        for old, new in pairwise(sorted(failed))
+        if new - old > APART_S * SECOND
+    ]
     if not gaps:
         return None
-    old, new = gaps[-1]
+    old, new, clock = max(gaps, key=lambda x: (x[1], x[0]))
     work = [
         e.time_ns
         for e in events
@@ -78,6 +90,10 @@ def _begin(events: Sequence[Event]) -> int | None:
         return min(work)
     if new - old < ALONE_S * SECOND:
         return None
-    waited = [e.details.get("waited_ms") for e in events if e.kind == "watchdog-timeout" and e.time_ns == new]
+    waited = [
+        e.details.get("waited_ms")
+        for e in events
+        if e.kind == "watchdog-timeout" and e.time_ns == new and e.clock == clock
+    ]
     begun = new - max((w for w in waited if isinstance(w, int)), default=0) * 1_000_000
     return begun if begun > old else None

@@ -220,6 +220,7 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
     reporters = {r for s in stuck for r in s.reports}
     observed = {e.rank: e for e in events if e.kind in ("pg-observed", "pg-dump-remote") and e.rank is not None}
     alive = {e.rank for e in events if e.rank is not None}
+    late = _spoke_late(events)
     cannot: set[int] = set()
 
     def rank_of(s: _Stuck) -> tuple[int, bool, int]:
@@ -275,7 +276,7 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
             sign = (
                 "alive: the dump signal was answered, and nothing of its own was overdue"
                 if told
-                else ("its log goes on" if len(blame) == 1 else "their logs go on") + ", without such a report"
+                else _log_goes_on(blame, late) + ", without such a report"
                 if missing
                 else "no line of " + ("it" if len(blame) == 1 else "them") + " was found"
             )
@@ -324,6 +325,36 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
         cleared=tuple((r, w) for r, w in sorted(cleared.items()) if r not in named),
         ranks_seen=tuple(sorted(r for r in alive if r is not None)),
     )
+
+
+START_KINDS = frozenset({"nccl-init", "rank-identity", "world-size", "setting", "torch-version"})
+"""Lines of a process's start, which tell nothing of how it ended."""
+
+
+def _spoke_late(events: Sequence[Event]) -> set[int]:
+    """Ranks of which a line stands behind, or is later than, the first report of a wait."""
+    first = next((e for e in events if e.kind == "watchdog-timeout"), None)
+    if first is None:
+        return set()
+    begun = _started_ns(first)
+    return {
+        e.rank
+        for e in events
+        if e.rank is not None
+        and e.kind not in START_KINDS
+        and (
+            e.time_ns > begun
+            if e.time_ns is not None and begun is not None
+            else e.evidence.source == first.evidence.source and (e.evidence.line or 0) > (first.evidence.line or 0)
+        )
+    }
+
+
+def _log_goes_on(ranks: Sequence[int], late: set[int]) -> str:
+    one = len(ranks) == 1
+    if set(ranks) <= late:
+        return "its log goes on" if one else "their logs go on"
+    return "its log is here" if one else "their logs are here"
 
 
 def _could_belong(rank: int, s: _Stuck) -> bool:
@@ -412,12 +443,14 @@ def merge(dumps: Reconstruction, text: Reconstruction) -> Reconstruction:
     """Dumps tell more than lines: their findings stand first; what only the lines tell is added."""
     if not dumps.groups and not dumps.counters and not dumps.suspects:
         return text
-    spoke = {r for r, why in text.cleared if why == WITNESS}
+    spoke = {r for g in text.groups for r in g.arrived}
+    # Whose dump is missing but whose report is here did enter: what its report says of the call counts instead.
+    suspects = tuple(s for s in dumps.suspects if not (s.ranks and set(s.ranks) <= spoke and s.details.get("undumped")))
     groups = tuple(_with_reports(g, text.groups) for g in dumps.groups)
-    named = {r for s in dumps.suspects for r in s.ranks}
+    named = {r for s in suspects for r in s.ranks}
     return Reconstruction(
         groups=groups or text.groups,
-        suspects=dumps.suspects + tuple(s for s in text.suspects if not dumps.suspects),
+        suspects=suspects + tuple(s for s in text.suspects if not suspects),
         waits=dumps.waits or text.waits,
         cannot_exclude=tuple(r for r in dumps.cannot_exclude if r not in spoke),
         cleared=dumps.cleared + tuple(c for c in text.cleared if c[0] not in named | {r for r, _ in dumps.cleared}),

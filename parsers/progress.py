@@ -61,6 +61,11 @@ LITERALS = (
     "raining done",
     "stopped: `max_",
     "oading ",
+    "xhausted",
+    "ut of data",
+    "o more data",
+    "o more batches",
+    "nd of data",
     "Max_MA ",
     "CPU Virtual Memory",
     "rss=",
@@ -132,6 +137,16 @@ STAGES: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
         re.compile(
             r"(?i)\b(?:running|start(?:ing|ed)?|begin(?:ning)?|\*{3,} running) (?:\w{1,20} )?(?:validation"
             r"|evaluation|eval)\b|\bvalidating\b|\bvalidation\b.{0,40}(?:start|running)|\bsanity checking\b"
+        ),
+    ),
+    (
+        "out of data",
+        ("exhausted", "out of data", "no more", "end of data"),
+        re.compile(
+            r"(?i)\b(?:data(?:set|loader| loader| iterator)?"
+            r"|(?:train(?:ing)?[ _])?(?:iterator|loader|shards?|samples|batches)) (?:is |was |are )?exhausted\b"
+            r"|\bexhausted (?:its|the|all) (?:data|dataset|shards?|samples|batches)\b"
+            r"|\b(?:ran|is|are) out of data\b|\bno more (?:data|batches|samples)\b|\bend of data(?:set)? reached\b"
         ),
     ),
     ("tokenizing", ("tokeniz",), re.compile(r"(?i)\b(?:running tokenizer|tokeniz(?:ing|e)\b)")),

@@ -60,7 +60,8 @@ def _surely_wrong(incident: Mapping[str, Any], expect: Mapping[str, Any], causes
     beside = expect.get("contributing_ok")
     if causes is not None and verdict["cause"] not in causes and not beside:
         wrong.append(f"surely the cause {verdict['cause']}")
-    if "ranks" in expect and (strangers := set(verdict["culprit_ranks"]) - set(expect["ranks"] or ())):
+    true = expect["ranks"] if expect.get("ranks") is not None else expect.get("truth", {}).get("ranks", ())
+    if "ranks" in expect and (strangers := set(verdict["culprit_ranks"]) - set(true)):
         wrong.append(f"surely ranks {sorted(strangers)}")
     hosts = verdict["culprit_hosts"]
     if hosts and expect.get("host") and expect["host"] not in hosts:
@@ -84,7 +85,9 @@ def judged(doc: Mapping[str, Any], expect: Mapping[str, Any], causes: set[str] |
     if expect.get("incident") is False:
         return [f"false alarm: {named}"], [named] if sure else []
     if expect.get("open"):
-        return lost + ([named] if sure else []), [named] if sure else []
+        true = expect.get("truth", {"causes": (), "ranks": ()})
+        beyond = sure and not (top["cause"] in true["causes"] and set(top["culprit_ranks"]) <= set(true["ranks"]))
+        return lost + ([named] if beyond else []), [named] if beyond else []
     best = min((_amiss(i, expect, causes) for i in incidents), key=len)
     wrong = [w for i in incidents if i["verdict"]["confidence"] >= SURE for w in _surely_wrong(i, expect, causes)]
     return best + lost + [w for w in wrong if w not in best], wrong

@@ -306,6 +306,26 @@ def busy_elsewhere(case: Case) -> Iterator[Finding]:
         )
 
 
+@rule
+def ran_out_of_data(case: Case) -> Iterator[Finding]:
+    """Some ranks say that they had no more data, and the others went on to wait."""
+    seen = case.detected
+    ended = [e for e in case.of("progress") if e.details.get("what") == "out of data" and e.rank is not None]
+    ended = [e for e in ended if seen is None or not _after(case, e, seen)]
+    ranks = {e.rank for e in ended if e.rank is not None}
+    everyone = set(case.known.ranks) | set(range(case.known.world_size or 0))
+    if not ranks or 2 * len(ranks) > len(everyone) or seen is None:
+        return
+    yield Finding(
+        cause="uneven_inputs",
+        says=f"{words.ranks(ranks).capitalize()} ran out of data, while the others went on",
+        weight=weight("out_of_data"),
+        ranks=tuple(sorted(ranks)),
+        events=tuple(ended[:2]),
+        onset_ns=ended[0].time_ns,
+    )
+
+
 def _told(sent: Event, ended: Event) -> bool:
     """Did the launcher on this host tell this process to stop? Containers give the same process ids on every host."""
     if ended.pid is None or number(sent, "target_pid") != ended.pid:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 from . import kernel as k
 from .aftermath import Ending, play
-from .causes import CAUSES, JobLine, Story
+from .causes import CAUSES, DEADLOCK, JobLine, Story
 from .cluster import MS, Host, S, build, when
 from .dumps import dump, file_name, minor
+from .evidence import CONSOLE, Signs, holds, signs
 from .kernel import FILES, Record
 from .reports import bug_report, smi_list, smi_query
 from .scenario import KernelForm, Scenario, Truth
@@ -160,7 +160,6 @@ def _opening(story: Story) -> None:
 def _kernel_noise(story: Story, end: Ending) -> None:
     """Boots, everyday lines, decoys and what the job's end left in the kernel logs."""
     scenario, rng = story.scenario, story.rng
-    proof = story.kernel_proof
     guilty = set(story.ranks) or {story.culprit}
     torn = rng.random() < 0.5 or scenario.cause in ("gpu_off_bus", "psu_rail_loss")
     for host in story.cluster.hosts:
@@ -194,7 +193,6 @@ def _kernel_noise(story: Story, end: Ending) -> None:
             rows[:] = [r for r in rows if r.ns <= gone]
             # Collected after the machine was back: this boot is the one before by then.
             rows[:] = [Record(ns=r.ns, text=r.text, who=r.who, boot=r.boot + 1) for r in rows if not r.boot]
-    story.kernel_proof = proof
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -279,6 +277,7 @@ def _files(story: Story, end: Ending) -> dict[str, bytes]:
         lost |= set(story.ranks)
     kept_ranks = [r for r in sorted(end.dumped_ns) if r not in lost and scenario.cause != "hopeless"]
     cut = set(rng.sample(kept_ranks, min(degrade.cut_dumps, len(kept_ranks))))
+    story.cut_dumps = tuple(sorted(cut))
     for rank in kept_ranks:
         seat = story.seat(rank)
         pickled, spelled = dump(scenario, story.run, seat, end.dumped_ns[rank], rng)
@@ -346,38 +345,98 @@ def _render(form: KernelForm, host: Host, rows: list[Record], taken: int, died_n
 # --- truth ------------------------------------------------------------------------------------------------------------
 
 
-def _reporters_in(files: dict[str, bytes], reporters: Iterable[int], version: int) -> tuple[int, ...]:
-    """Those of `reporters` whose complaint is in the bundle."""
-    if version <= 1:
-        text = b"\n".join(d for n, d in files.items() if n.endswith((".log", ".out")))
-        seen = {int(r) for r in re.findall(rb"\[Rank (\d+)\] Watchdog caught", text)}
-        return tuple(r for r in reporters if r in seen)
-    seen = set()
-    for name, data in files.items():
-        if name.endswith((".log", ".out")):
-            seen |= {int(r) for r in re.findall(rb"\[rank(\d+)\]:\[E[^\n]{0,120}Watchdog caught", data)}
-    return tuple(r for r in reporters if r in seen)
-
-
 def _held_up(story: Story) -> Work | None:
     """The operation that the guilty rank holds up: the first one that its peers wait for in the group of the call at
     which it went wrong."""
-    if not story.ranks:
+    ranks = story.ranks or tuple(f.rank for f in story.faults)
+    if not ranks:
         return None
-    fault = next(f for f in story.faults if f.rank == story.ranks[0])
+    fault = next(f for f in story.faults if f.rank == ranks[0])
     calls = program(story.scenario, story.groups, fault.rank)
     group = next((call.group for call in calls if call.label == fault.label), calls[0].group)
     waiting = [
         work
         for rank in group.members
-        if rank not in story.ranks or story.fate.get(rank) == "waits"
+        if rank not in ranks or story.fate.get(rank) == "waits"
         if (work := story.run.pending(rank, group, 1 << 62)) is not None
     ]
     return min(waiting, key=lambda work: (work.seq, work.p2p_seq), default=None)
 
 
+def _in_kernel_log(story: Story, files: dict[str, bytes]) -> bool:
+    """Do the words that prove the cause stand in the kernel log of every host that wrote them?"""
+    many = len(story.cluster.hosts) > 1
+    for index, proof in story.kernel_proof.items():
+        name = story.cluster.hosts[index].name
+        mine = {n: d for n, d in files.items() if not many or n.startswith(f"{name}/")}
+        if not holds(mine, [proof], tuple(FILES.values())):
+            return False
+    return bool(story.kernel_proof)
+
+
+def _placed(story: Story, files: dict[str, bytes], shown: Signs) -> bool:
+    """Does some file join what the kernel names (a card, a process id) to the guilty ranks?"""
+    if story.gpus:
+        return all(shown.cards.get(r) == story.seat(r).card.bus_id for r in story.ranks)
+    if story.scenario.container:
+        return False
+    return all(holds(files, [f"pid {story.seat(r).pid}", f"(pid: {story.seat(r).pid})"], CONSOLE) for r in story.ranks)
+
+
+def _wrote(story: Story, host: str, files: dict[str, bytes]) -> bool:
+    """Is there a line of the job from this host?"""
+    if len(story.cluster.hosts) == 1:
+        return any(name.endswith(CONSOLE) for name in files)
+    ranks = [str(m.rank) for m in story.cluster.members if m.host.name == host]
+    said = [f"rank {rank}/{len(story.cluster.members)} on {host}" for rank in ranks]
+    return any(name.startswith(f"{host}/") and name.endswith(CONSOLE) for name in files) or holds(files, said, CONSOLE)
+
+
+def _dumps_tell(story: Story, whole: set[int], counted: set[int], members: set[int]) -> bool:
+    """Do the Flight Recorder's dumps tell who is guilty? `counted`: whole ones, and those cut behind their counters."""
+    scenario = story.scenario
+    world = set(range(len(story.cluster.members)))
+    guilty, peers = set(story.ranks), members - set(story.ranks)
+    if scenario.cause == "deadlock":  # a ring shows only when every link of it is there
+        return set(DEADLOCK) <= whole
+    if not guilty:
+        return False
+    if scenario.cause in DIFFERS:
+        steps = len(program(scenario, story.groups, story.ranks[0]))
+        known_habit = scenario.ring >= 3 * steps  # then its own earlier steps tell which of two is wrong
+        return guilty <= whole and (len(peers & whole) > 1 or (bool(peers & whole) and known_habit))
+    if story.fate.get(story.ranks[0]) == "waits":  # it entered like the others: only the GPU's own start tells
+        return story.counters_proof and guilty <= whole and 2 * len(peers & whole) > len(peers)
+    return (guilty <= counted and bool(peers & counted)) or world - guilty <= counted
+
+
+DIFFERS = ("collective_skipped", "collective_mismatch", "uneven_inputs")
+
+
+def _reports_tell(story: Story, shown: Signs, members: set[int]) -> bool:
+    """Do the watchdogs' reports, and who was told of them, tell who is guilty?"""
+    world, guilty, reported = set(range(len(story.cluster.members))), set(story.ranks), set(shown.reports)
+    if not guilty or not reported:
+        return False
+    if story.fate.get(story.ranks[0]) != "waits":
+        return reported == world - guilty or (bool(guilty <= shown.told) and shown.told - reported == guilty)
+    # The sizes and operations stand in the reports from 2.1 on.
+    peers = members - guilty
+    calls = {said for rank in guilty for said in shown.reports.get(rank, ())}
+    seqs = {said[0] for said in calls}
+    theirs = {said for rank in peers for said in shown.reports.get(rank, ()) if said[0] in seqs}
+    return (
+        story.scenario.cause in DIFFERS
+        and minor(story.scenario.torch) >= 1
+        and members <= reported
+        and len(peers) > 1
+        and bool(theirs)
+        and not calls & theirs
+    )
+
+
 def _truth(story: Story, end: Ending, files: dict[str, bytes]) -> Truth:
-    scenario, degrade = story.scenario, story.scenario.degrade
+    scenario = story.scenario
     cause = scenario.cause
     world = len(story.cluster.members)
     run: Run = story.run
@@ -386,44 +445,46 @@ def _truth(story: Story, end: Ending, files: dict[str, bytes]) -> Truth:
     reference = onset or run.ended_ns
     offsets = {host.name: round((host.clock.wall(reference) - reference) / S, 6) for host in story.cluster.hosts}
     ranks = story.ranks
-    guilty = ranks or ((story.culprit,) if cause != "healthy" else ())
+    guilty = ranks or (DEADLOCK if cause == "deadlock" else (story.culprit,) if cause != "healthy" else ())
     hosts = tuple(dict.fromkeys(story.seat(r).host.name for r in guilty))
     if cause in ("healthy", "preempted", "deadlock"):
         hosts = ()
-    shown = _reporters_in(files, end.reporters, minor(scenario.torch))
-    if minor(scenario.torch) <= 1 and len(story.groups) > 1:
-        shown = ()  # up to 2.1 only the rank inside an unnamed group is printed
-    dumps = {int(n.split("_")[-1].split(".")[0]) for n in files if n.startswith("fr/")}
-    whole = len(dumps) - degrade.cut_dumps
-    kernel = story.kernel_proof and not degrade.lose_kernel_logs and not degrade.lose_culprit_kernel_log
-    console = not (degrade.lose_job_logs or degrade.lose_culprit_job_log or degrade.cut_job_logs)
-    log = story.log_proof and console
-    # A card is joined to a rank by NCCL's set-up lines, a process by its id, which a container hides.
-    mapped = console and (not degrade.lose_init_lines if story.gpus else not scenario.container)
+    shown = signs(files, world, minor(scenario.torch), len(story.groups) == 1)
+    reporters = tuple(r for r in end.reporters if r in shown.reports)
+    dumps = {int(n.split("_")[-1].split(".")[0]): n for n in files if n.startswith("fr/")}
+    whole = set(dumps) - set(story.cut_dumps)
+    # From 2.5 on the counters of a pickle stand before any cut; JSON is written in the order of its keys.
+    counted = whole | {r for r in story.cut_dumps if minor(scenario.torch) >= 5 and not dumps[r].endswith(".json")}
     members = set(work.call.group.members) if work is not None else set()
-    counters = whole >= world - 1 and (not ranks or bool(dumps & set(ranks)))
-    missing_only = members == set(range(world)) and bool(shown) and members - set(shown) == set(ranks)
-    readable = degrade.cut_dumps == 0 or minor(scenario.torch) >= 5  # from 2.5 on the counters stand before any cut
-    by_dumps = bool(dumps) and readable and (bool(dumps & set(ranks)) or len(dumps) == world - len(ranks))
-    shows_rank = by_dumps and (story.counters_proof or story.fate.get(guilty[0] if guilty else 0) != "waits")
-    differs = cause in ("collective_skipped", "collective_mismatch", "uneven_inputs")
-    said_alike = differs and members <= set(shown) and minor(scenario.torch) >= 1  # the sizes stand in the reports
-    exit_seen = console and any(rank in story.exits for rank in ranks)
-    if cause == "deadlock":  # a ring shows only when every link of it is there
-        counters = whole == world
-    cause_known = kernel or log or (story.counters_proof and counters)
-    rank_known = log or (kernel and mapped) or shows_rank or missing_only or said_alike or exit_seen
+
+    kernel = _in_kernel_log(story, files)
+    log = bool(story.log_proof) and holds(files, story.log_proof, CONSOLE)
+    by_dumps = _dumps_tell(story, whole, counted, members)
+    by_reports = _reports_tell(story, shown, members)
+    odd = {r for r, code in shown.exits.items() if code not in (-6, -15)}
+    by_exit = bool(ranks) and bool(odd & set(ranks)) and odd & set(story.exits) <= set(ranks)
+    alike = cause in DIFFERS and by_reports
+    place_is_all = cause in ("rank_not_arrived", "process_missing")
+    cause_known = (
+        kernel or log or (story.counters_proof and by_dumps) or alike or (place_is_all and (by_reports or by_exit))
+    )
+    rank_known = (log and bool(ranks)) or (kernel and _placed(story, files, shown)) or by_dumps or by_reports or by_exit
+    if story.ranks_free:
+        rank_known = cause_known
+    if not (kernel or any(_wrote(story, name, files) for name in hosts)):
+        hosts = ()  # nothing says that they took part
     acceptable = story.acceptable or ((cause,) if cause not in ("healthy", "hopeless") else ())
-    if differs and not dumps and said_alike:
-        acceptable, cause_known = (*acceptable, "collective_mismatch", "collective_skipped"), True
+    if alike and not by_dumps:  # sizes that differ do not tell a wrong call from one too few
+        acceptable = (*acceptable, "collective_mismatch", "collective_skipped")
     if not cause_known:
-        gone = ("process_signal", "python_exception") if exit_seen else ()
+        gone = ("process_signal", "python_exception") if by_exit else ()
         acceptable = (*acceptable, *VAGUE, *gone)
     acceptable = tuple(dict.fromkeys(acceptable))
-    if differs and len(members) == 2 and not log:
-        rank_known = False  # two ranks that differ: either may be wrong
-    innocent = tuple(r for r in range(world) if r not in guilty) if ranks and rank_known else ()
-    seq = work.seq if work is not None and work.call.peer is None else None
+    innocent = tuple(r for r in range(world) if r not in guilty)
+    if story.ranks_free:
+        near = {m.rank for h in story.cluster.hosts if h.name in hosts for m in story.cluster.on(h)} | set(guilty)
+        innocent = tuple(r for r in range(world) if r not in near)
+    seq = work.seq if work is not None and work.call.peer is None and cause != "deadlock" else None  # several stand
     return Truth(
         ranks_free=story.ranks_free,
         cause=cause,
@@ -432,11 +493,11 @@ def _truth(story: Story, end: Ending, files: dict[str, bytes]) -> Truth:
         gpus=story.gpus,
         group=work.call.group.name if work else None,
         op=work.call.op if work else None,
-        seq=seq if dumps or members & set(shown) else None,
+        seq=seq if dumps or members <= set(reporters) | set(ranks) else None,
         onset_ns=onset,
         detected_ns=end.first_ns,
-        reporting_ranks=shown,
-        must_not_blame=innocent,
+        reporting_ranks=reporters,
+        must_not_blame=innocent if cause != "healthy" else (),
         clock_offsets_s=offsets,
         healthy=cause == "healthy",
         hopeless=cause == "hopeless",

@@ -64,13 +64,17 @@ class Story:
     gpus: tuple[str, ...] = ()
     onset_ns: int | None = None
     acceptable: tuple[str, ...] = ()
-    kernel_proof: bool = False
-    log_proof: bool = False
+    kernel_proof: dict[int, str] = field(default_factory=dict)
+    """Host → words in its kernel log that prove the cause."""
+    log_proof: list[str] = field(default_factory=list)
+    """Words in the job's log of which each proves the cause, and the rank if `ranks` is set."""
     counters_proof: bool = False
     """The dumps alone tell the cause."""
     peers_hear: bool = False
     """Ranks on other hosts learn through NCCL that somebody has gone."""
     bug_report: bool = False
+    cut_dumps: tuple[int, ...] = ()
+    """Ranks whose dump ends in the middle."""
     hurt: dict[int, int] = field(default_factory=dict)
     """Host → card with a memory row to remap, for nvidia-smi -q."""
 
@@ -86,9 +90,10 @@ class Story:
     def struck(self, rank: int) -> int:
         return self.run.struck_ns[rank]
 
-    def kernel(self, host: Host, rows: list[Record]) -> None:
+    def kernel(self, host: Host, rows: list[Record], proof: str) -> None:
+        """`proof`: words in one of the rows that tell the cause to who knows the format."""
         self.records.setdefault(host.index, []).extend(rows)
-        self.kernel_proof = True
+        self.kernel_proof[host.index] = proof
 
     def say(self, rank: int, ns: int, text: str, *, err: bool = True) -> None:
         seat = self.seat(rank)
@@ -106,7 +111,7 @@ class Story:
         rows += error.split("\n")
         prefix = f"[rank{rank}]: " if minor(self.scenario.torch) >= 2 else ""
         self.say(rank, ns, "\n".join(prefix + row for row in rows))
-        self.log_proof = True
+        self.log_proof.append(error.split("\n")[0][:80])
 
     def leaves(self, rank: int, ns: int, code: int) -> None:
         """The process ends, or hangs in teardown if the scenario says so."""
@@ -144,7 +149,7 @@ def gpu_off_bus(s: Story) -> Iterator[None]:
     rows += k.off_bus(seat.host, seat.local, t) + k.recovery_changed(seat.host, t + 31 * MS)
     if s.fate[r] == "silent":
         rows += k.hung_task(seat.host_pid, t)
-    s.kernel(seat.host, rows)
+    s.kernel(seat.host, rows, "): 79,")
     s.lost_cards[seat.host.index] = (seat.local,)
     s.gpus, s.onset_ns, s.ranks, s.bug_report = (seat.card.pci,), t, (r,), True
 
@@ -163,7 +168,7 @@ def pcie_link(s: Story) -> Iterator[None]:
         f"pcieport {port}:    [ 5] Surprise Down Error   (First)",
         f"nvidia {device}: AER: can't recover (no error_detected callback)",
     )
-    s.kernel(seat.host, rows + k.off_bus(seat.host, seat.local, t))
+    s.kernel(seat.host, rows + k.off_bus(seat.host, seat.local, t), "): 79,")
     s.lost_cards[seat.host.index] = (seat.local,)
     s.gpus, s.onset_ns, s.ranks = (device,), t - 3 * MS, (r,)
     s.acceptable = ("pcie_link", "gpu_off_bus")
@@ -182,7 +187,7 @@ def psu_rail_loss(s: Story) -> Iterator[None]:
     for number, seat in enumerate(seats):
         at_ns = t + number * 700_000 + s.rng.randrange(300_000)
         rows += k.off_bus(host, seat.local, at_ns, crash_note=number == 0) + k.hung_task(seat.host_pid, at_ns)
-    s.kernel(host, rows)
+    s.kernel(host, rows, "): 79,")
     s.lost_cards[host.index] = tuple(cards)
     s.gpus, s.onset_ns = tuple(seat.card.pci for seat in seats), t
     s.ranks, s.bug_report = tuple(seat.rank for seat in seats), True
@@ -200,7 +205,8 @@ def _cuda_error(s: Story, r: int, ns: int, text: str) -> None:
         s.say(r, at_ns, said)
     s.exits[r] = (ns + 400 * MS, -6)
     s.fate[r] = "exits"
-    s.log_proof = s.peers_hear = True
+    s.log_proof.append(f"thread terminated with exception: CUDA error: {text}")
+    s.peers_hear = True
 
 
 def gpu_memory(s: Story) -> Iterator[None]:
@@ -208,7 +214,7 @@ def gpu_memory(s: Story) -> Iterator[None]:
     s.fault(r, "stop", "bucket1", "exits")
     yield
     seat, t = s.seat(r), s.struck(r)
-    s.kernel(seat.host, k.memory_error(seat.host, seat.local, seat.host_pid, t))
+    s.kernel(seat.host, k.memory_error(seat.host, seat.local, seat.host_pid, t), "): 48,")
     _cuda_error(s, r, t + 300 * MS, "uncorrectable ECC error encountered")
     s.gpus, s.onset_ns, s.ranks = (seat.card.pci,), t, (r,)
     s.hurt[seat.host.index] = seat.local
@@ -219,7 +225,7 @@ def gpu_app_fault(s: Story) -> Iterator[None]:
     s.fault(r, "stop", "bucket1", "exits")
     yield
     seat, t = s.seat(r), s.struck(r)
-    s.kernel(seat.host, k.page_fault(seat.host, seat.local, seat.host_pid, t))
+    s.kernel(seat.host, k.page_fault(seat.host, seat.local, seat.host_pid, t), f"): 31, pid={seat.host_pid},")
     _cuda_error(s, r, t + 300 * MS, "an illegal memory access was encountered")
     s.gpus, s.onset_ns, s.ranks = (), t, (r,)
 
@@ -229,7 +235,8 @@ def gpu_firmware(s: Story) -> Iterator[None]:
     s.fault(r, "stop", "bucket0", "silent")
     yield
     seat, t = s.seat(r), s.struck(r)
-    s.kernel(seat.host, k.firmware_timeout(seat.host, seat.local, seat.host_pid, t) + k.hung_task(seat.host_pid, t))
+    rows = k.firmware_timeout(seat.host, seat.local, seat.host_pid, t) + k.hung_task(seat.host_pid, t)
+    s.kernel(seat.host, rows, "): 119,")
     s.gpus, s.onset_ns, s.ranks = (seat.card.pci,), t, (r,)
 
 
@@ -238,7 +245,7 @@ def nvlink(s: Story) -> Iterator[None]:
     s.fault(r, "stall", "bucket0", "waits")
     yield
     seat, t = s.seat(r), s.struck(r)
-    s.kernel(seat.host, k.nvlink_error(seat.host, seat.local, t))
+    s.kernel(seat.host, k.nvlink_error(seat.host, seat.local, t), "): 74,")
     s.gpus, s.onset_ns, s.ranks = (seat.card.pci,), t, (r,)
 
 
@@ -308,7 +315,7 @@ def storage_write_failed(s: Story) -> Iterator[None]:
         "read-only": f"OSError: [Errno 30] Read-only file system: {path}",
     }.get(detail, f"OSError: [Errno 28] No space left on device: {path}")
     if detail == "read-only":
-        s.kernel(s.seat(r).host, k.disk_error(t - 2 * S))
+        s.kernel(s.seat(r).host, k.disk_error(t - 2 * S), "Remounting filesystem read-only")
     s.traceback(r, t + 5 * MS, SAVE, error)
     s.leaves(r, t + int(s.rng.uniform(0.6, 3) * S), 1)
     s.onset_ns, s.ranks, s.peers_hear = t, (r,), True
@@ -320,7 +327,7 @@ def storage_stall(s: Story) -> Iterator[None]:
     yield
     seat, t = s.seat(r), s.struck(r)
     s.log(r, t - S, f"saving checkpoint to /nas/run-7/step_{s.scenario.fault_step - 1}")
-    s.kernel(seat.host, k.storage_hang(t, seat.host_pid, None))
+    s.kernel(seat.host, k.storage_hang(t, seat.host_pid, None), "not responding, still trying")
     s.onset_ns, s.ranks = t, (r,)
 
 
@@ -347,7 +354,7 @@ def process_signal(s: Story) -> Iterator[None]:
     s.fault(r, "stop", "bucket1", "exits")
     yield
     seat, t = s.seat(r), s.struck(r)
-    s.kernel(seat.host, k.segfault(seat.host_pid, t))
+    s.kernel(seat.host, k.segfault(seat.host_pid, t), f"[{seat.host_pid}]: segfault")
     s.say(
         r,
         t + MS,
@@ -355,7 +362,8 @@ def process_signal(s: Story) -> Iterator[None]:
         f'  File "{APP}", line 148 in backward\n  File "{APP}", line 212 in train_step',
     )
     s.exits[r] = (t + 300 * MS, -11)
-    s.onset_ns, s.ranks, s.peers_hear, s.log_proof = t, (r,), True, True
+    s.log_proof.append("Fatal Python error: Segmentation fault")
+    s.onset_ns, s.ranks, s.peers_hear = t, (r,), True
 
 
 def host_oom_kill(s: Story) -> Iterator[None]:
@@ -364,7 +372,9 @@ def host_oom_kill(s: Story) -> Iterator[None]:
     yield
     seat, t = s.seat(r), s.struck(r)
     cgroup = f"/slurm/uid_1001/job_88121/step_0/task_{seat.local}" if s.scenario.launcher == "slurm" else None
-    s.kernel(seat.host, k.oom_kill(seat.host_pid, "pt_main_thread", t, cgroup=cgroup))
+    s.kernel(
+        seat.host, k.oom_kill(seat.host_pid, "pt_main_thread", t, cgroup=cgroup), f"Killed process {seat.host_pid} "
+    )
     s.exits[r] = (t + 200 * MS, -9)
     s.onset_ns, s.ranks, s.peers_hear = t, (r,), True
 
@@ -392,15 +402,20 @@ def uneven_inputs(s: Story) -> Iterator[None]:
     s.fate[r] = "waits"
     yield
     s.log(r, s.struck(r), f"rank {r}: data exhausted after {s.scenario.fault_step - 1} batches, leaving the loop")
-    s.onset_ns, s.ranks, s.counters_proof, s.log_proof = s.struck(r), (r,), True, True
+    s.log_proof.append(f"rank {r}: data exhausted after")
+    s.onset_ns, s.ranks, s.counters_proof = s.struck(r), (r,), True
     s.acceptable = ("uneven_inputs", "collective_mismatch", "collective_skipped")
+
+
+DEADLOCK = (0, 1, 2, 3)
+"""The ranks that wait for each other."""
 
 
 def deadlock(s: Story) -> Iterator[None]:
     """Two ranks of different tensor groups enter their data group first: a ring of four."""
     if s.scenario.tensor != 2 or s.scenario.pipeline != 1:
         raise ValueError("a deadlock needs tensor=2 and pipeline=1")
-    for r in (1, 2):
+    for r in DEADLOCK[1:3]:
         s.fault(r, "reorder", "tp", "waits")
     yield
     s.onset_ns, s.ranks, s.counters_proof, s.ranks_free = s.run.ended_ns, (), True, True
@@ -420,7 +435,8 @@ def rank_busy(s: Story) -> Iterator[None]:
         )
     )
     s.log(r, t, doing)
-    s.onset_ns, s.ranks, s.log_proof = t, (r,), True
+    s.log_proof.append(doing)
+    s.onset_ns, s.ranks = t, (r,)
     s.acceptable = ("rank_busy", "rank_not_arrived", "rank_slow", "storage_stall")
 
 
@@ -475,7 +491,7 @@ def cpu_stall(s: Story) -> Iterator[None]:
     s.fault(r, "stop", "bucket0", "silent")
     yield
     seat = s.seat(r)
-    s.kernel(seat.host, k.lockup(seat.host_pid, s.struck(r)))
+    s.kernel(seat.host, k.lockup(seat.host_pid, s.struck(r)), "soft lockup")
     s.onset_ns, s.ranks = s.struck(r), (r,)
 
 
@@ -489,7 +505,7 @@ def node_lost(s: Story) -> Iterator[None]:
     rows: list[Record] = []
     if s.scenario.detail == "panic":
         rows = k.at(t - MS, "BUG: unable to handle page fault for address: ffffb1e0c0a21000", "Oops: 0002 [#1] SMP PTI")
-    s.kernel(host, rows)
+    s.kernel(host, rows, "Linux version")
     s.onset_ns, s.ranks, s.peers_hear = t, tuple(seat.rank for seat in s.cluster.on(host)), True
     s.acceptable = ("node_lost", "process_missing")
     s.ranks_free = True
@@ -500,7 +516,7 @@ def nic_link_down(s: Story) -> Iterator[None]:
     s.fault(s.culprit, "stall", "bucket0", "waits")
     yield
     t = s.struck(s.culprit)
-    s.kernel(host, k.link_down(host, t, None))
+    s.kernel(host, k.link_down(host, t, None), "Link down")
     _completion_errors(s, host, t)
     s.onset_ns, s.ranks, s.ranks_free = t, (), True
     s.acceptable = ("nic_link_down", "fabric_error")
@@ -522,7 +538,7 @@ def _completion_errors(s: Story, host: Host, t: int) -> None:
                 thread=9,
             )
             s.say(seat.rank, t + 11 * S, text, err=False)
-    s.log_proof = True
+    s.log_proof += ["Got async event : port error", "with status=12 opcode=0"]
 
 
 def fabric_error(s: Story) -> Iterator[None]:
@@ -538,7 +554,8 @@ def fabric_error(s: Story) -> Iterator[None]:
 def preempted(s: Story) -> Iterator[None]:
     yield
     s.cancelled_ns = s.cluster.start_ns + int(s.scenario.fault_step * s.scenario.step_s * S)
-    s.onset_ns, s.ranks, s.ranks_free, s.log_proof = s.cancelled_ns, (), True, True
+    s.log_proof += [" DUE TO PREEMPTION", " DUE TO TIME LIMIT", "SIGTERM death signal"]
+    s.onset_ns, s.ranks, s.ranks_free = s.cancelled_ns, (), True
 
 
 def healthy(s: Story) -> Iterator[None]:

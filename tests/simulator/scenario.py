@@ -161,12 +161,18 @@ class Truth:
     why: str = ""
 
     def expect(self) -> dict[str, object]:
-        """The same in the words of expected.json's `expect`."""
+        """The same in the words of expected.json's `expect`.
+
+        `truth`: what the bundle does not prove; to name it is no error, to name anything else is one.
+        """
         if self.healthy:
             return {"incident": False}
         known = self.rank_knowable and not self.ranks_free
-        if self.hopeless or not (known or self.cause_knowable):
+        truth = {"causes": list(self.acceptable) or [self.cause], "ranks": sorted(self.ranks)}
+        if self.hopeless:
             return {"causes": None, "ranks": None, "open": True}
+        if not (known or self.cause_knowable):
+            return {"causes": None, "ranks": None, "open": True, "truth": truth}
         out: dict[str, object] = {
             "causes": list(self.acceptable) or [self.cause],
             "ranks": sorted(self.ranks) if known else None,
@@ -174,6 +180,8 @@ class Truth:
         }
         if self.ranks_free:
             del out["ranks"]
+        elif not known:
+            out["truth"] = truth
         if self.hosts and known and self.ranks:
             out["host"] = self.hosts[0]
         if self.gpus and self.cause_knowable:

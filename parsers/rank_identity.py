@@ -1,0 +1,105 @@
+"""Lines in which a process says at its start which rank it is, and of how many.
+
+Written by Lightning (fabric/utilities/distributed.py), PyTorch (c10d's store based barrier, logger at INFO; key 1 is
+the default group's), DeepSpeed (comm/comm.py, mpi_discovery), Megatron-LM (initialize.py) and home-made programs. Time:
+that of the line's prefix. Examples:
+
+Initializing distributed: GLOBAL_RANK: 1, MEMBER: 2/8
+[INFO] torch.distributed.distributed_c10d: Rank 3: Completed store-based barrier for key:store_based_barrier_key:1 with
+8 nodes.
+[comm.py:669:mpi_discovery] Discovered MPI settings of world_rank=3, local_rank=3, world_size=16, master_addr=10.0.0.1
+using world size: 16, data-parallel size: 8, context-parallel size: 1, tensor-model-parallel size: 2
+2026-01-17 11:00:11,793 - train - INFO - rank 1/16 pid 15778 local_rank 1
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from nccl_forensics.identify import MOST_RANKS
+from nccl_forensics.model import Event
+from nccl_forensics.plugins import parser
+from nccl_forensics.scan import Line
+
+from ._lines import is_data, number
+
+LIGHTNING = re.compile(r"GLOBAL_RANK: (?P<rank>\d{1,7}), MEMBER: \d{1,7}/(?P<world>\d{1,7})")
+BARRIER = re.compile(
+    r"Rank (?P<rank>\d{1,7}): Completed store-based barrier for key:store_based_barrier_key:1 with "
+    r"(?P<world>\d{1,7}) nodes"
+)
+DEEPSPEED = re.compile(r"world_rank=(?P<rank>\d{1,7}), local_rank=\d{1,5}, world_size=(?P<world>\d{1,7})")
+OWN = re.compile(
+    r"(?i)(?<![\w-])(?:(?P<what>[a-z]{1,20})[ _-])?rank[ :=]{0,2}(?P<rank>\d{1,7})"
+    r"(?:(?:/| of )(?P<of>\d{1,7})\b|,? (?:and )?world[ _]size[ :=]{1,2}(?P<world>\d{1,7})\b)"
+    r"(?= ?(?:$|[][,;:.()|-]|on\b|pid\b|local\b))"
+)
+"""Nothing told of that rank may follow: others speak of it, too."""
+WORLD = re.compile(r"\busing world size: (?P<world>\d{1,7}), data-parallel size: ")
+PARTS = frozenset(
+    [
+        "local",
+        "node",
+        "machine",
+        "group",
+        "role",
+        "tp",
+        "pp",
+        "dp",
+        "ep",
+        "cp",
+        "sp",
+        "mp",
+        "tensor",
+        "pipeline",
+        "data",
+        "expert",
+        "context",
+        "sequence",
+        "model",
+        "parallel",
+        "replica",
+        "shard",
+        "stage",
+        "dcp",
+        "fsdp",
+    ]
+)
+"""Words before 'rank' that make it another rank than the job's."""
+PID = re.compile(r"\bpid[ :=]{1,2}(\d{1,10})\b")
+LOCAL = re.compile(r"\blocal[_ ]rank[ :=]{1,2}(\d{1,5})\b")
+LONGEST = 400
+"""Characters looked at; such lines are short."""
+
+
+@parser(
+    title="A process's own rank",
+    literals=["GLOBAL_RANK: ", "store_based_barrier_key:1 with", "world_rank=", "using world size: ", "rank ", "rank="],
+)
+def rank_identity(line: Line) -> Iterator[Event]:
+    said = line.text[:LONGEST]
+    if "NCCL " in said or is_data(said):
+        return
+    if told := WORLD.search(said):
+        yield line.event("world-size", role="context", details={"world_size": int(told["world"])})
+        return
+    found = LIGHTNING.search(said) or BARRIER.search(said) or DEEPSPEED.search(said)
+    world = found["world"] if found else None
+    if found is None:
+        found = OWN.search(said)
+        if found is None or (found["what"] or "").lower() in PARTS:
+            return
+        world = found["of"] or found["world"]
+    rank, size = int(found["rank"]), number(world)
+    if size is None or not 1 < size <= MOST_RANKS or rank >= size or line.peeled.rank not in (None, rank):
+        return
+    pid, local = PID.search(said), LOCAL.search(said)
+    yield line.event(
+        "rank-identity",
+        role="context",
+        rank=rank,
+        details={"world_size": size},
+        pid=int(pid[1]) if pid else line.peeled.pid,
+        local_rank=int(local[1]) if local else line.peeled.local_rank,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 import os
 import shlex
 import sys
@@ -53,6 +54,7 @@ class Common:
     workers: int = 1
     limits: tuple[tuple[str, int], ...] = ()
     quiet: bool = False
+    verbose: bool = False
     no_progress: bool = False
 
 
@@ -62,7 +64,9 @@ def _common(function: Any) -> Any:
     @functools.wraps(function)
     def command(**given: Any) -> Any:
         limits = tuple((n, v) for n in LIMITS if (v := given.pop(f"max_{n}")) is not None)
-        shared = {n: given.pop(n) for n in ("timezone", "year", "hosts", "workers", "quiet", "no_progress")}
+        shared = {n: given.pop(n) for n in ("timezone", "year", "hosts", "workers", "quiet", "verbose", "no_progress")}
+        if shared["verbose"]:
+            logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
         return function(**given, common=Common(**shared, limits=limits))
 
     options = [
@@ -85,6 +89,7 @@ def _common(function: Any) -> Any:
             help="Threads that share the files where there is much to read.",
         ),
         click.option("--quiet", is_flag=True, help="Print nothing but what was asked for."),
+        click.option("--verbose", is_flag=True, help="Say on stderr what each step did, and how long it took."),
         click.option("--no-progress", is_flag=True, help="No progress line on the terminal."),
         *(
             click.option(f"--max-{n.replace('_', '-')}", f"max_{n}", type=click.IntRange(min=1), help=text)
@@ -119,7 +124,7 @@ def _zone(timezone: str | None) -> tzinfo | None:
 
 
 def _progress(common: Common) -> Any:
-    if common.quiet or common.no_progress or not sys.stderr.isatty():
+    if common.quiet or common.verbose or common.no_progress or not sys.stderr.isatty():
         return None
     count = [0, 0]
 
@@ -131,7 +136,7 @@ def _progress(common: Common) -> Any:
     return show
 
 
-def _analysis(paths: tuple[str, ...], common: Common) -> Any:
+def _analysis(paths: tuple[str, ...], common: Common, window: Any = None) -> Any:
     from nccl_forensics import collect, pipeline
 
     show = _progress(common)
@@ -145,6 +150,7 @@ def _analysis(paths: tuple[str, ...], common: Common) -> Any:
             limits=collect.Limits(**dict(common.limits)),
             progress=show,
             workers=common.workers,
+            window=window,
         )
     except InputError as err:
         of_option = common.hosts is not None and str(common.hosts) in str(err)
@@ -177,6 +183,12 @@ def _analysis(paths: tuple[str, ...], common: Common) -> Any:
     help="The incidents as a trace for ui.perfetto.dev: hosts, ranks, stalls, who waits for whom.",
 )
 @click.option(
+    "--since",
+    metavar="TIME",
+    help="Leave out what was logged earlier: 2026-03-10T21:17:09Z, '2026-03-10 21:17' (in --timezone or UTC), 21:17.",
+)
+@click.option("--until", metavar="TIME", help="Leave out what was logged later.")
+@click.option(
     "--exit-code", is_flag=True, help="Exit with 10 identified, 11 suspected, 12 undetermined, 0 no incident."
 )
 @_common
@@ -187,6 +199,8 @@ def analyze(
     markdown: str | None,
     events: Path | None,
     perfetto: Path | None,
+    since: str | None,
+    until: str | None,
     exit_code: bool,
     common: Common,
 ) -> None:
@@ -202,7 +216,17 @@ def analyze(
     Exit status: 0 the analysis is written (also when nothing failed or nothing could be told), 1 a fault of ours,
     2 wrong usage, 3 no readable input.
     """
-    _run(paths, common, output, json_=json_, markdown=markdown, events=events, perfetto=perfetto, exit_code=exit_code)
+    _run(
+        paths,
+        common,
+        output,
+        json_=json_,
+        markdown=markdown,
+        events=events,
+        perfetto=perfetto,
+        between=(since, until),
+        exit_code=exit_code,
+    )
 
 
 def _run(
@@ -214,11 +238,12 @@ def _run(
     markdown: str | None = None,
     events: Path | None = None,
     perfetto: Path | None = None,
+    between: tuple[str | None, str | None] = (None, None),
     exit_code: bool = False,
 ) -> None:
     import json
 
-    from nccl_forensics import document, export, pipeline, report
+    from nccl_forensics import document, export, pipeline, report, window
 
     target = output if output is not None else Path(f"{_name(paths)}.report.html")
     given = (target, *(Path(x) for x in (json_, markdown) if x is not None))
@@ -232,11 +257,12 @@ def _run(
             )
         if events is not None:
             export.check_events(events)
+        limits = window.window(*between, _zone(common.timezone))
         for place in written:
             export.check(place, (*paths, *([common.hosts] if common.hosts is not None else ())))
     except InputError as err:
         _fail(str(err), WRONG_USAGE)
-    analysis = _analysis(paths, common)
+    analysis = _analysis(paths, common, limits)
     if not any(r.status in ("read", "partial") for r in analysis.rows):
         for row in analysis.rows[:20]:
             click.echo(f"  {row.path}: {row.status}: {row.reason}", err=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import stat
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +20,11 @@ from nccl_forensics.collect import File, Limits, Source, _Totals, collect, files
 from nccl_forensics.model import Event, Incident, InputRow, Problem, Rank, Reconstruction
 from nccl_forensics.plugins import Parser, Parsers, Stream, parsers
 from nccl_forensics.scan import UNREAD, Line, Often, Scanner
+from nccl_forensics.window import Limited, Window
+from nccl_forensics.words import count
 
+log = logging.getLogger(__name__)
+"""What each step did; `--verbose` shows it."""
 KEPT = 20_000
 """Events of one kind kept from the start of one file; of the rest the newest `KEPT_LAST`; the others are counted.
 Enough for a thousand ranks that each write twenty lines of a kind. Our judgement."""
@@ -270,6 +276,34 @@ def read(
     """
     known = parsers()
     limits = limits or Limits()
+    told = _Told("read")
+    found = _read(paths, known, stdin, limits, progress, workers)
+    size = sum(p.row.bytes for p in found)
+    told(f"{count(len(found), 'file')}, {size / 1e6:,.1f} MB, {count(sum(len(p.events) for p in found), 'event')}")
+    return found
+
+
+class _Told:
+    """Tells the log (`--verbose`) what a step did and how long it took."""
+
+    def __init__(self, step: str) -> None:
+        self.step, self.began = step, time.perf_counter()
+
+    def __call__(self, did: str, then: str = "") -> None:
+        """The step `did` this; the one that begins now is `then`."""
+        now = time.perf_counter()
+        log.info("%-12s%7.2f s  %s", self.step, now - self.began, did)
+        self.step, self.began = then, now
+
+
+def _read(
+    paths: Sequence[str],
+    known: Parsers,
+    stdin: BinaryIO | None,
+    limits: Limits,
+    progress: Callable[[str, int], None] | None,
+    workers: int,
+) -> list[Parsed]:
     if workers > 1:
         pile = list(files(paths, limits=limits))
         size = sum(f.size or 0 for f in pile)
@@ -338,11 +372,12 @@ def analyze(
     limits: Limits | None = None,
     progress: Callable[[str, int], None] | None = None,
     workers: int = 1,
+    window: Window | None = None,
 ) -> Analysis:
     """From paths to incidents, read by `workers` threads. Raises InputError for what the user can mend."""
     places = identify.read_hosts_file(hosts) if hosts is not None else None
     parsed = read(paths, stdin=stdin, limits=limits, progress=progress, workers=workers)
-    return conclude(parsed, zone=zone, year=year, places=places)
+    return conclude(parsed, zone=zone, year=year, places=places, window=window)
 
 
 def conclude(
@@ -351,15 +386,23 @@ def conclude(
     zone: tzinfo | None = None,
     year: int | None = None,
     places: Mapping[int, identify.Place] | None = None,
+    window: Window | None = None,
 ) -> Analysis:
-    """From what the files gave to incidents: the part that needs all files at once."""
+    """From what the files gave to incidents: the part that needs all files at once.
+
+    `window` limits what is reconstructed and weighed; who is who and what the clocks read is learned from all lines.
+    """
+    told = _Told("identify")
     rows: Sequence[InputRow] = [p.row for p in parsed]
     events: Sequence[Event] = [e for p in parsed for e in p.events]
     known = identify.identify(rows, events, places)
     events, rows = identify.attribute(events, rows, known)
-    recorded = _from_dumps([v for p in parsed for v in p.values], known)
+    dumps = [v for p in parsed for v in p.values]
+    told(f"{count(len(known.ranks), 'rank')}", "dumps")
+    recorded = _from_dumps(dumps, known)
     members = {r for g in recorded.groups for r in g.members} | set(recorded.ranks_seen)
     known = identify.identify(rows, events, places, members)  # prefixes that have become ranks tell hosts and pids
+    told(f"{count(len(dumps), 'dump')}, {count(len(recorded.groups), 'group')}", "align")
     events = merge_repeats(events)
     arrivals = [
         clocks.Arrival(g.seq, g.first_arrival_ns, g.last_arrival_ns or g.first_arrival_ns)
@@ -367,17 +410,23 @@ def conclude(
         if g.first_arrival_ns is not None
     ]
     aligned = clocks.align(events, rows, zone=zone, year=year, arrivals=arrivals)
-    current, left_out = runs.last_run(aligned.events)
+    told(f"{count(len(aligned.events), 'event')} on {count(len(aligned.clocks), 'clock')}", "reconstruct")
+    inside = window.limit(aligned.events, dumps) if window else Limited(events=aligned.events, dumps=tuple(dumps))
+    if len(inside.dumps) < len(dumps):
+        recorded = _from_dumps(inside.dumps, known)
+    current, left_out = runs.last_run(inside.events)
     of_run = replace(aligned, events=current)
     collectives = watchdogs.merge(recorded, watchdogs.reconstruct(current, known))
+    told(f"{count(len(current), 'event')}, {count(len(collectives.groups), 'group')} of this run", "diagnose")
     incidents = diagnose.diagnose(of_run, known, collectives, rows)
+    told(f"{count(len(incidents), 'incident')}")
     rows = _spans(rows, aligned.events)
-    problems = [q for p in parsed for q in p.problems] + list(known.problems) + list(collectives.problems)
+    problems = [*inside.problems, *(q for p in parsed for q in p.problems), *known.problems, *collectives.problems]
     problems += left_out
     ranks = incidents[0].ranks if incidents else diagnose.no_incident_ranks(of_run, known, collectives, rows)
     return Analysis(
         rows=tuple(rows),
-        events=aligned.events,
+        events=inside.events,
         known=known,
         clocks=aligned.clocks,
         incidents=incidents,

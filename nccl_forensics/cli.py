@@ -364,6 +364,18 @@ def xid(number: int, as_json: bool) -> None:
     click.echo(json.dumps(entry, ensure_ascii=False, indent=1) if as_json else inventory.xid(entry))
 
 
+@main.command("collect-script")
+def collect_script() -> None:
+    """Print the shell script that gathers a node's files for `analyze`: nccl-forensics collect-script > collect.sh
+
+    It runs on the customer's nodes with any POSIX shell, as root or not, changes nothing there, gives up on tools that
+    hang, and leaves one tar.gz with a list of what it could not get.
+    """
+    from importlib.resources import files
+
+    click.echo(files("nccl_forensics.templates").joinpath("collect.sh").read_text(encoding="utf-8"), nl=False)
+
+
 @main.command()
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="The HTML report [default: riser-xid79.report.html here]."

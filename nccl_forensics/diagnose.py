@@ -547,7 +547,9 @@ def _other_node(case: Case, ranks: tuple[int, ...]) -> tuple[str, ...]:
         spoke.setdefault(event.rank, set()).add(short(event.host) if event.host else None)
     spoke.pop(None, None)
     hosts = {h for inside in spoke.values() for h in inside}
-    return (OTHER_NODE,) if set(spoke) == set(range(world)) - set(ranks) and len(hosts) == 1 and None not in hosts else ()
+    return (
+        (OTHER_NODE,) if set(spoke) == set(range(world)) - set(ranks) and len(hosts) == 1 and None not in hosts else ()
+    )
 
 
 def _unique(found: Iterable[Finding]) -> list[Finding]:

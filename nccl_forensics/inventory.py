@@ -37,6 +37,7 @@ GPU_FAULTS = frozenset(
     {"gpu_off_bus", "gpu_memory", "gpu_firmware", "nvlink", "gpu_other", "pcie_link", "psu_rail_loss"}
 )
 """Causes after which nvidia-bug-report.log shows more than the kernel's log does."""
+SCRIPT = "`nccl-forensics collect-script > collect.sh`, then `sudo sh collect.sh -l JOB_LOG` on that node"
 ROLES: tuple[Role, ...] = ("cause", "symptom", "consequence", "context")
 
 
@@ -311,6 +312,7 @@ def text(doc: Mapping[str, Any]) -> str:
         for number, one in enumerate(doc["missing"], 1):
             lines += _wrap(f"{number}. {one['what']}: {one['why']}", "   ", "      ", shift=2)
             lines += _wrap(one["command"], "      ", "        ")
+        lines += _wrap(f"All of it that a node has, in one file: {SCRIPT}", "  ", "  ")
     lines += ["", "Files (times in UTC, of the lines that matter):"]
     lines += _files(doc)
     unread = [c for c in doc["clocks"] if c["basis"] in ("assumed", "boot-time", "shared-event", "collectives")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _BY_CONTENT: tuple[tuple[str, re.Pattern[bytes]], ...] = (
+    ("collection-manifest", re.compile(rb"\Anccl-forensics collection of ")),
     ("nvidia-bug-report", re.compile(rb"Start of NVIDIA bug report log file|nvidia-bug-report\.sh Version")),
     ("journal-json", re.compile(rb'"__REALTIME_TIMESTAMP"\s*:')),
     ("journal-export", re.compile(rb"(?m)^__REALTIME_TIMESTAMP=\d")),
@@ -85,6 +86,8 @@ _BY_CONTENT: tuple[tuple[str, re.Pattern[bytes]], ...] = (
     ),
 )
 _BY_NAME: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("clock-state", re.compile(r"^(?:clock-(?:date|timedatectl|chrony)|uptime)\.txt$")),
+    ("board", re.compile(r"^dmidecode", re.I)),
     ("nvidia-bug-report", re.compile(r"nvidia-bug-report", re.I)),
     ("kernel", re.compile(r"^(?:dmesg|kern\.log|kernel|vmcore-dmesg|messages)", re.I)),
     ("journal", re.compile(r"^(?:journal|system@?.*\.journal)", re.I)),

@@ -320,13 +320,19 @@ def _read(
     return found
 
 
+PACKED = (".gz", ".tgz", ".zst", ".xz", ".bz2", ".zip")
+PACKED_RATIO = 8
+"""Bytes of log in a packed byte: 9 to 15 were measured. It only chooses how the literals are compiled."""
+
+
 def _size(paths: Sequence[str]) -> int:
-    """Bytes on disk of those that are files."""
+    """Bytes of text in those that are files, guessed from their names and their size on disk."""
     size = 0
     for path in paths:
         with contextlib.suppress(OSError, ValueError):
             status = Path(path).stat()
-            size += status.st_size if stat.S_ISREG(status.st_mode) else 0
+            if stat.S_ISREG(status.st_mode):
+                size += status.st_size * (PACKED_RATIO if path.endswith(PACKED) else 1)
     return size
 
 

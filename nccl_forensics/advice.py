@@ -50,6 +50,12 @@ def collective(group: GroupState | None) -> str | None:
     return said
 
 
+def _undumped(ranks: Iterable[int], case: Case) -> tuple[int, ...]:
+    """Those of the ranks that left no dump."""
+    dumped = {c.rank for c in case.collectives.counters}
+    return tuple(r for r in ranks if r not in dumped)
+
+
 def summary(verdict: Verdict, top: Hypothesis | None, case: Case) -> str:
     """One or two plain sentences: who, what, when, and what the others saw."""
     stuck = collective(case.collectives.groups[0]) if case.collectives.groups else None
@@ -64,9 +70,9 @@ def summary(verdict: Verdict, top: Hypothesis | None, case: Case) -> str:
         what = f" The job stopped in {stuck}." if stuck else ""
         who_waits = f" {words.ranks(reporters).capitalize()} reported it; reporting is not guilt." if reporters else ""
         open_ = verdict.cannot_exclude
-        rest = (
-            f" {words.ranks(open_).capitalize()} cannot be excluded: nothing of them is in the files." if open_ else ""
-        )
+        dark = _undumped(open_, case)
+        why = ": nothing of them is in the files" if set(dark) == set(open_) else ""
+        rest = f" {words.ranks(open_).capitalize()} cannot be excluded{why}." if open_ else ""
         seen = next((f.says for h in (top,) if h for f in h.findings if f.inference and not f.ranks), "")
         if seen:
             what = f" {seen}" if seen.endswith(".") else f" {seen}."
@@ -178,10 +184,10 @@ def missing(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[str, 
             f"Flight Recorder dumps of all ranks (they show who never came). Switch them on for the next run: "
             f"{recorder_setting(case)}"
         )
-    if dumps and verdict.cannot_exclude:
+    if dumps and (dark := _undumped(verdict.cannot_exclude, case)):
         found.append(
-            f"the Flight Recorder dumps of {words.ranks(verdict.cannot_exclude)}; without them these ranks can "
-            f"be neither blamed nor cleared"
+            f"the Flight Recorder dumps of {words.ranks(dark)}; without them these ranks can be neither blamed nor "
+            f"cleared"
         )
     if case.job and not kernel:
         host = words.listing(verdict.hosts) if verdict.hosts else "every host of the job"

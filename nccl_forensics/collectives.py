@@ -41,6 +41,8 @@ CIRCLE_ROOTS = 64
 """From how many ranks a shortest circle of waits is looked for. A judgement."""
 SHOWN = 8
 """How many ranks a sentence names before it counts the rest."""
+OUTLIERS = 0.25
+"""Ranks behind the others mean something while they are few; NCCL's own reports (RAS) draw the line at a quarter."""
 
 Key = tuple[tuple[int, ...], str, str]
 """A group: members, description, and the name where the members aren't known."""
@@ -224,6 +226,8 @@ class _Standing:
     unknown: tuple[int, ...] = ()
     """Members with a dump that cannot tell."""
     no_data: tuple[int, ...] = ()
+    perhaps: tuple[int, ...] = ()
+    """Ranks without a dump that may be members: no dump lists who belongs to this group."""
     stale: tuple[int, ...] = ()
     """Members whose dump was written before others completed what it does not hold: they went on after it."""
     lagging: tuple[int, ...] = ()
@@ -232,6 +236,16 @@ class _Standing:
     @property
     def description(self) -> str:
         return self.key[1]
+
+    @property
+    def waited(self) -> tuple[int, ...]:
+        """Those that whoever has arrived may be waiting for."""
+        return tuple(sorted({*self.missing, *self.no_data, *self.unknown, *self.perhaps}))
+
+    @property
+    def blocked(self) -> tuple[int, ...]:
+        """Those that stand in the stuck operation, whoever holds it up."""
+        return tuple(x for x in self.arrived if self.seq is not None and not self.members[x].is_over(self.seq))
 
     @property
     def label(self) -> str:
@@ -287,7 +301,7 @@ def _stand(
         if later:
             waiting[rank] = min(later)
         elif (
-            not len(member.all_seqs)
+            (member.dump.partial or not len(member.all_seqs))
             and (member.enqueued or 0) > max(member.completed or 0, agreed)
             and member.completed is not None
         ):
@@ -504,7 +518,23 @@ def _job(dumps: dict[int, Dump], expected_world: int | None, problems: list[Prob
             members[rank] = _absent(dumps[rank], rank)
         job.groups[key] = _stand(key, names[key], members, ranks, last_row)
     _part_namesakes(job, last_row)
+    _perhaps_members(job)
     return job
+
+
+def _perhaps_members(job: _Job) -> None:
+    """Where no dump lists a group's members (gloo), those without a dump may be among them.
+
+    Groups of one description part the job among them: one that has its full share lacks nobody.
+    """
+    absent = job.no_data
+    for group in job.groups.values() if absent else ():
+        if group.key[0] or _is_default(group.key):
+            continue
+        sisters = [x for x in job.groups.values() if x.description == group.description and not x.key[0]]
+        apart = len({r for x in sisters for r in x.ranks}) == sum(len(x.ranks) for x in sisters)
+        if not (group.description and apart and len(group.ranks) * len(sisters) >= len(job.world)):
+            group.perhaps = absent
 
 
 def _part_namesakes(job: _Job, last_row: Mapping[int, int]) -> None:
@@ -1032,12 +1062,9 @@ def _edges(job: _Job, owed: Sequence[_Owed]) -> dict[int, set[int]]:
     """Waiter → those it waits for: members that have not entered, or owe a send or a receive."""
     edges: dict[int, set[int]] = defaultdict(set)
     for group in job.stuck:
-        waited = {*group.missing, *group.no_data, *group.unknown}
-        if waited and group.seq is not None:
-            for rank in group.arrived:
-                member = group.members[rank]
-                if not member.is_over(group.seq):
-                    edges[rank] |= waited
+        if waited := set(group.waited):
+            for rank in group.blocked:
+                edges[rank] |= waited
     for one in owed:
         edges[one.waiter].add(one.ower)
     return edges
@@ -1178,7 +1205,8 @@ class _Verdict:
         if not job.stuck and not self.owed:
             # What the absent ranks did nobody knows: their peers may have left, or be about to wait for them.
             self.healthy = not job.no_data
-            self.cannot_exclude |= set(job.no_data)
+            if job.no_data and not self._posts_that_never_pair():
+                self._nobody_waits()
             return
         found = list(_mismatches(job))
         if found:
@@ -1216,18 +1244,15 @@ class _Verdict:
                 witnesses,
                 mismatch.detail,
             )
-            if mismatch.ranks:
-                self.cannot_exclude |= set(mismatch.group.no_data)
-            else:
+            if not mismatch.ranks:
                 self.cannot_exclude |= set(mismatch.group.arrived)
             break
 
     def _posts_that_never_pair(self) -> bool:
         """Sends and receives whose counterpart will not come, because its rank has gone on without it."""
         owed = [x for x in self.owed if x.passed is not None]
-        blind = {
-            x: row for group in self.job.stuck for x in group.missing if (row := _blind_tail(self.job, x)) is not None
-        }
+        late = {x for group in self.job.stuck for x in group.missing} if self.job.stuck else set(self.job.dumps)
+        blind = {x: row for x in sorted(late) if (row := _blind_tail(self.job, x)) is not None}
         if not owed and len(blind) < 2:
             return False
         if owed:
@@ -1254,12 +1279,17 @@ class _Verdict:
         elif len(both) == 1 and not departing:
             (culprit,) = both
             weight = GAPS
-        group = owed[0].group if owed else self._by_program(self.job.stuck)[0]
+        stuck = self._by_program(self.job.stuck) or [x for x in self.job.groups.values() if set(blind) & set(x.members)]
+        group = owed[0].group if owed else stuck[0]
         self.top.append(group)
         if culprit is None:
             names = involved if owed else set(blind)
             says = f"Sends and receives of {_ranks(names)} never pair, and the dumps do not tell whose post is wrong."
-            self._add((), "deadlock", GAPS if owed else 1.5, says, group, ())
+            weight = GAPS if owed else 1.5
+            if not owed and not self.job.stuck:
+                says = f"The last calls of {_ranks(names)} are sends and receives, which may or may not be over."
+                weight = 0.0
+            self._add((), "deadlock", weight, says, group, ())
             self.cannot_exclude |= names
             return True
         dump = self.job.dumps[culprit]
@@ -1292,8 +1322,20 @@ class _Verdict:
             if not kinds & {"send", "recv", "coalesced"} or not self.job.usual(culprit, row) & {"send", "recv"}:
                 cause = "collective_skipped"
         self._add((culprit,), cause, weight, says, group, witnesses, detail)
-        self.cannot_exclude |= set(self.job.no_data)
         return True
+
+    def _nobody_waits(self) -> None:
+        """In the dumps that are here; gloo and the hook call over what has failed, too."""
+        job = self.job
+        unsure = [x for x, dump in job.dumps.items() if dump.count and dump.calls[dump.call[-1]].backend in LENIENT]
+        for group in sorted(job.groups.values(), key=lambda x: (-len(x.ranks), x.key)):
+            if set(unsure) & set(group.members):
+                says = (
+                    f"The newest calls of {_ranks(unsure)} are over or have failed, which their dumps do not tell, and "
+                    f"{_ranks(job.no_data)} left no dump."
+                )
+                self._add((), "rank_not_arrived", 0.0, says, group, ())
+                return
 
     def _global(self, rank: int, row: int) -> int | None:
         dump = self.job.dumps[rank]
@@ -1346,7 +1388,8 @@ class _Verdict:
             detail: dict[str, Detail] = {"first_divergence_seq": where}
             witnesses = _witnesses(group, seq, [*list(passed)[:2], *group.arrived[:2]])
             self._add(ranks, "collective_skipped", weight, says, group, witnesses, detail)
-            self.cannot_exclude |= set(job.no_data) if ranks else {*passed, *group.arrived}
+            if not ranks:
+                self.cannot_exclude |= {*passed, *group.arrived}
             return True
         return False
 
@@ -1354,14 +1397,10 @@ class _Verdict:
         """Ranks that others wait for and that wait for nobody themselves."""
         job = self.job
         waited = {x for targets in self.edges.values() for x in targets}
-        joint = self._joint()
-        blocked = {x for x, targets in self.edges.items() if targets}
-        for group in joint:
-            # Everybody has entered, nobody has completed it: whoever stands in it does not get on.
-            blocked |= {x for x in group.arrived if not group.members[x].is_over(group.seq or 0)}
+        blocked = self._blocked()
         late = {x for group in job.stuck for x in group.missing} | {x.ower for x in self.owed}
         sinks = sorted(x for x in waited & late if x in job.dumps and x not in blocked and not self._unsure(x))
-        behind = sorted({x for group in job.groups.values() for x in group.lagging})
+        behind = self._behind()
         absent = sorted(x for x in waited if x not in job.dumps)
         unknown = sorted({x for group in job.stuck for x in group.unknown})
         if not waited:
@@ -1388,7 +1427,6 @@ class _Verdict:
             weight = min(weight, WEAK + 0.5)
         if len(ranks) > 2 and len(ranks) * 2 >= len(job.world):
             weight = min(weight, WEAK)  # half of the job behind: as likely their dumps are merely older
-        self.cannot_exclude |= set(job.no_data)
         call = top.op(top.seq or 0)
         wait = f"{_ranks(top.arrived)} {'waits' if len(top.arrived) == 1 else 'wait'}"
         says = (
@@ -1413,6 +1451,11 @@ class _Verdict:
         witnesses = _witnesses(top, top.seq or 0, [*[x for x in missing if x in top.members][:2], *top.arrived[:2]])
         self._add(ranks, cause, weight, says, top, witnesses, detail)
         return True
+
+    def _blocked(self) -> set[int]:
+        """Ranks that do not get on: they wait for somebody, or stand in what nobody has completed."""
+        waiting = {x for x, targets in self.edges.items() if targets}
+        return waiting | {x for group in self.job.stuck for x in group.blocked}
 
     def _never_posted(self, sinks: Sequence[int]) -> None:
         """Ranks that owe a send or receive, and wait for nobody: like a collective never entered, between two."""
@@ -1441,11 +1484,10 @@ class _Verdict:
                 evidence=tuple(evidence),
             )
         )
-        self.cannot_exclude |= set(self.job.no_data)
 
     def _is_behind(self, rank: int) -> bool:
         """Lags in a group where peers finished, and noticing late (100 ms) cannot explain it: somebody is missing."""
-        return any(rank in x.lagging for x in self.job.groups.values())
+        return rank in self._behind()
 
     def _unsure(self, rank: int) -> bool:
         """It may be blocked in a send or receive that its backend does not show as pending."""
@@ -1474,7 +1516,6 @@ class _Verdict:
         detail: dict[str, Detail] = {"first_divergence_seq": where}
         witnesses = _witnesses(top, seq, [*top.arrived, *missing])
         self._add(top.arrived, "collective_skipped", weight, says, top, witnesses, detail)
-        self.cannot_exclude |= set(self.job.no_data)
         return True
 
     def _nobody_with_a_dump(self, waited: set[int], absent: Sequence[int], unknown: Sequence[int]) -> bool:
@@ -1485,27 +1526,7 @@ class _Verdict:
             self.cannot_exclude |= set(dark)
             return True
         if dark:
-            groups = self._by_program([x for x in job.stuck if set(dark) & {*x.no_data, *x.unknown}])
-            top = (groups or self._by_program(job.stuck) or list(job.groups.values()))[0]
-            self.top += groups
-            everybody = sorted({*job.no_data, *unknown})
-            self.cannot_exclude |= set(everybody)
-            if len(everybody) == 1 and top.seq is not None:
-                (rank,) = everybody
-                says = (
-                    f"Rank {rank} left no dump, and every member of group {top.label} that did stands in collective "
-                    f"{top.seq} ({_shape(top.op(top.seq))})."
-                )
-                self._add(
-                    (rank,),
-                    "process_missing",
-                    GAPS,
-                    says,
-                    top,
-                    _witnesses(top, top.seq, top.arrived),
-                    {"undumped": True},
-                )
-                self.cannot_exclude.clear()
+            self._perhaps_the_absent(dark, sorted({*job.no_data, *unknown}))
             return True
         circle = _cycle(self.edges, sorted(self.edges))
         unsure = sorted(x for x in waited if self._unsure(x))
@@ -1548,6 +1569,45 @@ class _Verdict:
         self.cannot_exclude |= set(unsure) or waited
         return True
 
+    def _perhaps_the_absent(self, dark: Sequence[int], everybody: Sequence[int]) -> None:
+        """Everybody waits, some of them for ranks that left no dump: those, or one whose GPU fell behind.
+
+        `everybody`: all of whom nothing is known, whether somebody waits for them or not.
+        """
+        job = self.job
+        groups = self._by_program([x for x in job.stuck if set(dark) & set(x.waited)])
+        top = (groups or self._by_program(job.stuck) or list(job.groups.values()))[0]
+        self.top += groups
+        self.cannot_exclude |= set(everybody)
+        behind = self._behind()
+        if behind and not self._settled():
+            self.cannot_exclude |= set(behind)  # operations were still completing: a running job looks like this, too
+        elif behind:
+            group = next(x for x in self._by_program(list(job.groups.values())) if set(behind) & set(x.lagging))
+            says = (
+                f"{_ranks(behind).capitalize()} {'have' if len(behind) > 1 else 'has'} not seen the end of collectives "
+                f"of group {group.label} that the peers completed (up to {group.agreed}); of "
+                f"{_ranks(everybody)}, for whom others wait, there is no dump."
+            )
+            at = [x for x in behind if x in group.members]
+            self._add(behind, "gpu_other", GAPS, says, group, _witnesses(group, group.agreed, [*at, *group.arrived]))
+        elif len(everybody) == 1 and top.seq is not None:
+            (rank,) = everybody
+            says = (
+                f"Rank {rank} left no dump, and every member of group {top.label} that did stands in collective "
+                f"{top.seq} ({_shape(top.op(top.seq))})."
+            )
+            witnesses = _witnesses(top, top.seq, top.arrived)
+            self._add((rank,), "process_missing", GAPS, says, top, witnesses, {"undumped": True})
+
+    def _behind(self) -> tuple[int, ...]:
+        """Ranks that have not seen the end of what all their peers completed."""
+        return tuple(sorted({x for group in self.job.groups.values() for x in group.lagging}))
+
+    def _settled(self) -> bool:
+        """Few are behind: had operations still been completing, each rank would have seen another part of them."""
+        return len(self.job.dumps) > 2 and len(self._behind()) <= max(1, OUTLIERS * len(self.job.dumps))
+
     def _opposite_order(self) -> bool:
         """Ranks that wait in a circle because they put the same operations into their queues in different orders.
 
@@ -1566,7 +1626,7 @@ class _Verdict:
         departing = [x for x in circle if job.departs(x, heads[x][1]) is not None]
         if not departing and all(job.usual(x, heads[x][1]) for x in circle):
             return False  # they always had this order, and it worked: their operations do not stand in one queue
-        if not departing and any(x.lagging for x in job.groups.values()):
+        if not departing and self._behind():
             return False
         groups = list({id(heads[x][0]): heads[x][0] for x in circle}.values())
         groups.sort(
@@ -1609,7 +1669,7 @@ class _Verdict:
 
     def _joint(self) -> list[_Standing]:
         """Groups in which every member has entered the stuck operation."""
-        return [x for x in self.job.stuck if not x.missing and not x.no_data and not x.unknown and len(x.arrived) > 1]
+        return [x for x in self.job.stuck if not x.waited and len(x.arrived) > 1]
 
     def _never_started(self) -> bool:
         """With timing on: all that have a dump entered, most GPUs started the operation, and some GPUs did not."""
@@ -1629,13 +1689,11 @@ class _Verdict:
                 weight = GAPS if self.job.gaps else GAPS + 0.5
                 witnesses = _witnesses(group, seq, [*idle[:2], *running[:2]])
                 self._add(tuple(idle), "gpu_stall", weight, says, group, witnesses)
-                self.cannot_exclude |= set(self.job.no_data)
                 return True
         return False
 
     def _all_joined(self) -> None:
         """Every member has entered and none has completed: a GPU that never starts, one that never ends, or all."""
-        job = self.job
         joint = self._by_program(self._joint())
         behind = self._one_behind()
         if behind is not None:
@@ -1650,7 +1708,7 @@ class _Verdict:
             )
             return
         progress = {m.completed for group in joint for m in group.members.values()}
-        if not joint or len(progress) > len(joint) or any(x.lagging for x in job.groups.values()):
+        if not joint or len(progress) > len(joint) or self._behind():
             # Some have seen more ends than others: operations were still completing when the dumps were written.
             self.healthy = True
             return
@@ -1717,7 +1775,7 @@ class _Verdict:
             groups,
             key=lambda x: (
                 beaten[x.description or x.name],
-                not (x.missing or x.no_data),
+                not (x.missing or x.no_data or x.perhaps),
                 x.key not in coming,
                 len(x.ranks),
                 when(x),
@@ -1764,6 +1822,8 @@ class _Verdict:
         job = self.job
         guilty = {x for one in self.suspects for x in one.ranks}
         hung = not self.healthy
+        if hung:
+            self.cannot_exclude |= self._uncleared(guilty)
         ordered: list[_Standing] = []
         if hung:
             for group in [*self.top, *self._by_program(job.stuck)]:
@@ -1784,15 +1844,30 @@ class _Verdict:
             problems=tuple(job.problems),
         )
 
+    def _uncleared(self, guilty: set[int]) -> set[int]:
+        """Ranks that no wait of theirs clears: without a dump, with one that cannot tell, outside of all groups.
+
+        Who waits by a send or receive for a rank without a dump may itself be the one with the wrong peer.
+        """
+        job = self.job
+        found = {*job.no_data, *self._behind(), *(x for group in job.stuck for x in group.unknown)}
+        blocked = self._blocked()
+        found |= {x for group in job.stuck for x in group.missing} - blocked
+        if guilty or not job.no_data:
+            return found
+        found |= job.dumps.keys() - blocked - {x for group in job.stuck for x in group.arrived}
+        for rank, dump in job.dumps.items():
+            posts = np.nonzero(~job.done[rank] & ((dump.flags & P2P) > 0))[0]
+            if len(posts) and (not job.usual(rank, int(posts[0])) or job.departs(rank, int(posts[0])) is not None):
+                found.add(rank)
+        return found
+
     def _waits(self) -> Iterator[Wait]:
         for group in self.job.stuck:
-            waited = tuple(sorted({*group.missing, *group.no_data, *group.unknown}))
-            if not waited or group.seq is None:
-                continue
             why = f"entered collective {group.seq} of group {group.label}"
-            for rank in group.arrived:
-                if not group.members[rank].is_over(group.seq):
-                    yield Wait(waiter=rank, waited=waited, why=why, group=group.label, seq=group.seq)
+            waited = group.waited
+            for rank in group.blocked if waited else ():
+                yield Wait(waiter=rank, waited=waited, why=why, group=group.label, seq=group.seq)
         for one in self.owed:
             dump = self.job.dumps[one.waiter]
             call = dump.calls[dump.call[one.row]]
@@ -1802,7 +1877,7 @@ class _Verdict:
     def _cleared(self, guilty: set[int]) -> Iterator[tuple[int, str]]:
         stands: dict[int, tuple[_Standing, str]] = {}
         for group in self._by_program(self.job.stuck):
-            waited = {*group.missing, *group.no_data, *group.unknown}
+            waited = group.waited
             for rank in group.arrived if waited else ():
                 stands.setdefault(rank, (group, _ranks(waited)))
         for rank in sorted(self.job.dumps):

@@ -504,7 +504,9 @@ def _verdict(hypotheses: Sequence[Hypothesis], case: Case, reporters: tuple[int,
         else tuple(f for h in hypotheses[:3] for f in h.findings[:2])
     )
     alternatives = tuple((h, _why_not(h, top, case)) for h in hypotheses[1 if sure else 0 :][:6])
-    cannot = tuple(r for r in case.collectives.cannot_exclude if r not in ranks)
+    cannot = set(case.collectives.cannot_exclude)
+    if not ranks:  # whom the collectives suspect is not cleared by a verdict that names nobody
+        cannot |= {r for s in case.collectives.suspects for r in s.ranks}
     draft = Verdict(
         status=status,  # type: ignore[arg-type]
         cause=cause,
@@ -517,7 +519,7 @@ def _verdict(hypotheses: Sequence[Hypothesis], case: Case, reporters: tuple[int,
         evidence=evidence,
         alternatives=alternatives,
         cleared=_cleared(case, ranks, gpus, named_somebody=bool(ranks or hosts or gpus) or cause in NOBODYS),
-        cannot_exclude=cannot,
+        cannot_exclude=tuple(sorted(cannot - set(ranks))),
         missing_evidence=(),
         actions=(),
     )

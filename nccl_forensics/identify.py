@@ -372,7 +372,7 @@ def identify(
     return Identities(
         ranks=ranks,
         gpus=gpus,
-        world_size=worlds.most_common(1)[0][0] if worlds else None,
+        world_size=worlds.most_common(1)[0][0] if worlds else likely_world(hosts or ()),
         stated=bool(hosts),
         devices_chosen=any(e.kind == "setting" and str(e.details.get("name", "")).startswith("CUDA_") for e in events),
         problems=tuple(problems),

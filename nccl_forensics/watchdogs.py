@@ -447,12 +447,15 @@ def merge(dumps: Reconstruction, text: Reconstruction) -> Reconstruction:
     # Whose dump is missing but whose report is here did enter: what its report says of the call counts instead.
     suspects = tuple(s for s in dumps.suspects if not (s.ranks and set(s.ranks) <= spoke and s.details.get("undumped")))
     groups = tuple(_with_reports(g, text.groups) for g in dumps.groups)
+    # Who reported the very collective that the dumps are stuck in waited there; another report may be of a wrong call.
+    stood = {r for old, new in zip(dumps.groups, groups, strict=True) for r in set(new.arrived) - set(old.arrived)}
     named = {r for s in suspects for r in s.ranks}
+    open_ = {*dumps.cannot_exclude, *(r for s in dumps.suspects for r in s.ranks)} - named - stood
     return Reconstruction(
         groups=groups or text.groups,
         suspects=suspects + tuple(s for s in text.suspects if not suspects),
         waits=dumps.waits or text.waits,
-        cannot_exclude=tuple(r for r in dumps.cannot_exclude if r not in spoke),
+        cannot_exclude=tuple(sorted(open_)),
         cleared=dumps.cleared + tuple(c for c in text.cleared if c[0] not in named | {r for r, _ in dumps.cleared}),
         counters=dumps.counters,
         ranks_seen=tuple(sorted(set(dumps.ranks_seen) | set(text.ranks_seen))),

@@ -4,23 +4,33 @@ What is known of a clock is used in this order: what the line itself writes (zon
 (`--timezone`, `--year`), what the same file or host shows (kernel lines that print UTC, the same event in two logs,
 dates with a year), and last the assumption that a clock without a zone is UTC, which is said in the clock's row.
 The year is never assumed: where nothing tells it, times stay in 1972 inside and are null outside.
+
+Then clocks are compared with each other (skew.py, meetings.py): where something bounds how far one is off, its times
+are moved to the reference clock and their error bars grow by what the bounds leave open. Where nothing does, that is
+said, and no order is claimed that a clock off by minutes would turn round.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from heapq import merge
 from itertools import pairwise
 from statistics import median
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from nccl_forensics.identify import short
 from nccl_forensics.model import ClockRow, Event, InputError, InputRow, Stamp
-from nccl_forensics.words import SECOND, is_dated
+from nccl_forensics.words import SECOND, is_dated, moment
+
+if TYPE_CHECKING:
+    from nccl_forensics.dumps import Dump
+    from nccl_forensics.meetings import Entered
+    from nccl_forensics.skew import Offsets, Step
 
 DAY = 86_400 * SECOND
 QUARTER = 900 * SECOND
@@ -80,6 +90,11 @@ SKEW_S = 120
 """How far a host's clock may be off when a zone is deduced from dumps: far less than a quarter of an hour."""
 
 
+UNCOMPARED_S = 300
+"""How far two clocks may differ that nothing in the pile compares: what Kerberos (`clockskew`) and Slurm's munge
+(its credentials' life) put up with by default, so that a cluster beyond it is noticed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Aligned:
     events: tuple[Event, ...]
@@ -87,20 +102,55 @@ class Aligned:
     clocks: tuple[ClockRow, ...]
     assumed: frozenset[str]
     """Clocks whose zone is only assumed: they can't be ordered against other clocks."""
+    compared: frozenset[str] = frozenset()
+    """Whose clocks (`whose`) are bound to the reference by what they have to do with each other."""
+    steps: tuple[Step, ...] = ()
+    """Clocks that were set while they wrote."""
+
+    def whose(self, event: Event) -> str:
+        """The clock behind a stamp: that of its host; of its file where the host isn't known."""
+        return _whose(event, event.clock in self.assumed)
+
+    def slack_ns(self, a: Event, b: Event) -> int | None:
+        """How far their times must be apart for an order to be claimed; None: no distance is enough."""
+        if a.clock == b.clock:
+            slack = 0
+        else:
+            mine, other = self.whose(a), self.whose(b)
+            tied = mine in self.compared and other in self.compared
+            if not tied and (a.clock in self.assumed or b.clock in self.assumed):
+                return None
+            slack = (a.uncertainty_ns or 0) + (b.uncertainty_ns or 0)
+            if not tied and (mine != other or a.host is None or b.host is None):
+                slack += UNCOMPARED_S * SECOND
+        if self.steps and a.time_ns is not None and b.time_ns is not None:
+            whose = {self.whose(a), self.whose(b)}
+            for step in self.steps:
+                reach = abs(step.by_ns)
+                apart = min(a.time_ns, b.time_ns) <= step.before_ns + reach
+                if (
+                    apart
+                    and max(a.time_ns, b.time_ns) >= step.after_ns - reach
+                    and (not step.clock or step.clock in whose)
+                ):
+                    slack += reach
+        return slack
 
     def before(self, a: Event, b: Event) -> bool | None:
         """Did `a` happen before `b`? None when the error bars, or a clock that is only assumed, leave it open."""
         if a.time_ns is None or b.time_ns is None:
             return None
-        if a.clock != b.clock:
-            if a.clock in self.assumed or b.clock in self.assumed:
-                return None
-            if is_dated(a.time_ns) != is_dated(b.time_ns):
-                return None  # one of them has no year
-        slack = 0 if a.clock == b.clock else (a.uncertainty_ns or 0) + (b.uncertainty_ns or 0)
-        if abs(a.time_ns - b.time_ns) <= slack:
+        if a.clock != b.clock and is_dated(a.time_ns) != is_dated(b.time_ns):
+            return None  # one of them has no year
+        slack = self.slack_ns(a, b)
+        if slack is None or abs(a.time_ns - b.time_ns) <= slack:
             return None
         return a.time_ns < b.time_ns
+
+
+def _whose(event: Event, assumed: bool) -> str:
+    owner = short(event.host) if event.host else f"file {event.evidence.source}"
+    return f"{owner} (zone not known)" if assumed else owner
 
 
 def with_year(wall_ns: int, year: int) -> int:
@@ -320,18 +370,25 @@ def align(
     zone: tzinfo | None = None,
     year: int | None = None,
     arrivals: Sequence[Arrival] = (),
+    dumps: Sequence[Dump] = (),
+    places: Mapping[int, str | None] | None = None,
 ) -> Aligned:
     """`events` (in file order) with time_ns, uncertainty_ns, time_basis, boot and clock filled in, sorted.
 
-    `zone` and `year` are the user's word for stamps that were written without; `arrivals` come from Flight Recorder
-    dumps, whose times are UTC.
+    `zone` and `year` are the user's word for stamps that were written without; `arrivals` and `dumps` are from Flight
+    Recorder, whose times are UTC as the rank's host has it; `places`: rank → host.
     """
+    entered: Entered | None = None
+    if dumps:
+        from nccl_forensics import meetings  # numpy: only when there are dumps
+
+        entered = meetings.entered(dumps)
     by_path = {row.path: row for row in rows}
     boots = _boots(events)
     years = _years(events, by_path, year, arrivals)
     walls = _walls(events, years)
     zones = _zones(events, walls, by_path)
-    zones.update(_job_zones(events, walls, by_path, zones, arrivals))
+    zones.update(_job_zones(events, walls, by_path, zones, arrivals, entered))
     offsets = _boot_offsets(events, walls, zones, zone, boots, by_path)
 
     clocks: dict[str, ClockRow] = {}
@@ -407,7 +464,147 @@ def align(
                 clock=clock,
             )
         )
-    return Aligned(tuple(_sorted(placed)), tuple(clocks[k] for k in sorted(clocks)), frozenset(assumed))
+    return _compared(placed, clocks, frozenset(assumed), dumps, places or {}, entered)
+
+
+def _compared(
+    placed: list[Event],
+    clocks: dict[str, ClockRow],
+    assumed: frozenset[str],
+    dumps: Sequence[Dump],
+    places: Mapping[int, str | None],
+    entered: Entered | None,
+) -> Aligned:
+    """The events on the clock of one host, as far as anything ties their own clocks to it."""
+    owners: dict[str, str] = {}  # clock → whose it is
+    for event in placed:
+        if event.clock is not None and event.clock not in owners:
+            owners[event.clock] = _whose(event, event.clock in assumed)
+    steps = tuple(_told_steps(placed))
+    machines = {*owners.values(), *(short(h) for h in places.values() if h)} if dumps else {*owners.values()}
+    if len(machines) < 2:
+        return Aligned(tuple(_sorted(placed)), tuple(clocks[k] for k in sorted(clocks)), assumed, steps=steps)
+    from nccl_forensics import meetings, skew  # numpy: only when there is something to compare
+
+    def whose(event: Event) -> str:
+        return owners[event.clock] if event.clock is not None else ""
+
+    blocks = meetings.of_logs([e for e in placed if is_dated(e.time_ns)], whose)
+    if dumps:
+        blocks += meetings.of_dumps(dumps, _clocks_of_ranks(dumps, places, placed, owners))
+    offsets = skew.offsets(blocks)
+    if entered:
+        dated = [e for e in placed if is_dated(e.time_ns)]
+        for jump in meetings.set_while_waiting(dated, entered, whose):
+            offsets.set_later(*jump)
+    moved = [_moved(event, offsets, owners) for event in placed]
+    rows = {k: _row(row, owners, offsets) for k, row in clocks.items()}
+    for name in set(offsets.clocks) - set(owners.values()):
+        bare = ClockRow(
+            clock=f"{name}: clock of its dumps", host=name, offset_s=0.0, uncertainty_s=0.0, basis="reference"
+        )
+        rows[bare.clock] = _row(bare, {bare.clock: name}, offsets)
+    return Aligned(
+        tuple(_sorted(moved)),
+        tuple(rows[k] for k in sorted(rows)),
+        assumed,
+        frozenset(offsets.clocks),
+        (*offsets.steps, *(s for s in steps if not any(_same_step(s, other) for other in offsets.steps))),
+    )
+
+
+def _clocks_of_ranks(
+    dumps: Sequence[Dump], places: Mapping[int, str | None], placed: Sequence[Event], owners: Mapping[str, str]
+) -> dict[int, str]:
+    """Rank → whose clock its dump was written on. Without a host: the file in which the rank writes, if it is one."""
+    files: dict[int, set[str]] = defaultdict(set)
+    for event in placed:
+        if event.rank is not None and event.host is None and event.clock is not None:
+            files[event.rank].add(owners[event.clock])
+    found = {}
+    for rank in {d.rank for d in dumps if d.rank is not None}:
+        host = places.get(rank)
+        if host:
+            found[rank] = short(host)
+        elif len(files[rank]) == 1:
+            (found[rank],) = files[rank]
+        else:
+            found[rank] = f"rank {rank}"
+    return found
+
+
+def _moved(event: Event, offsets: Offsets, owners: Mapping[str, str]) -> Event:
+    if event.time_ns is None or event.clock is None or not is_dated(event.time_ns):
+        return event
+    late = event.stamp is not None and event.stamp.drifts
+    offset = offsets.at(owners[event.clock], event.time_ns, newest=late)
+    if offset is None or (offset.shift_ns == 0 and offset.bar_ns <= 1):
+        return event
+    bar = (event.uncertainty_ns or 0) + offset.bar_ns
+    return replace(event, time_ns=event.time_ns - offset.shift_ns, uncertainty_ns=bar)
+
+
+def _row(row: ClockRow, owners: Mapping[str, str], offsets: Offsets) -> ClockRow:
+    """The clock's row with what the others say of it."""
+    owner = owners.get(row.clock, "")
+    newest = offsets.newest(owner)
+    said = [row.note] if row.note else []
+    if row.offset_s is None:
+        return row
+    if newest is None:
+        said.append("nothing in the pile compares it with another host's clock")
+        return replace(row, uncertainty_s=None, note="; ".join(said))
+    if owner == offsets.reference:
+        said.append("the others are held against it")
+        return replace(row, note="; ".join(said + _set(owner, offsets)))
+    offset, at_ns = newest
+    said.append(f"by what nobody can have finished before all had begun, at {moment(at_ns)}")
+    return replace(
+        row,
+        offset_s=row.offset_s - offset.shift_ns / SECOND,
+        uncertainty_s=(row.uncertainty_s or 0.0) + offset.bar_ns / SECOND,
+        basis="boot-time" if row.basis == "boot-time" else "collectives",
+        note="; ".join(said + _set(owner, offsets)),
+    )
+
+
+def _set(owner: str, offsets: Offsets) -> list[str]:
+    return [
+        f"{'it, or the one it is held against,' if step.clock is None else 'it'} was set "
+        f"{'forward' if step.by_ns > 0 else 'back'} by about {abs(step.by_ns) / SECOND:.1f} s between "
+        f"{moment(step.after_ns)} and {moment(step.before_ns)}"
+        for step in offsets.steps
+        if step.clock in (owner, None)
+    ]
+
+
+def _told_steps(placed: Sequence[Event]) -> Iterator[Step]:
+    """Clocks that were set, as the time service's own lines tell."""
+    found: dict[tuple[str, int], Event] = {}
+    for event in placed:
+        if event.kind in TIME_SET and event.time_ns is not None:
+            by = next((v for k in ("step", "step2") if (v := event.details.get(k)) is not None), None)
+            try:
+                by_ns = round(float(by) * SECOND) if isinstance(by, (str, int, float)) else 0
+            except ValueError:
+                continue
+            if by_ns:
+                found.setdefault((_whose(event, False), by_ns), event)
+    if found:
+        from nccl_forensics.skew import Step
+    for (owner, by_ns), event in found.items():
+        assert event.time_ns is not None
+        yield Step(clock=owner, after_ns=event.time_ns - abs(by_ns), before_ns=event.time_ns, by_ns=by_ns)
+
+
+TIME_SET = frozenset({"chrony-step", "ntpd-step"})
+
+
+def _same_step(a: Step, b: Step) -> bool:
+    """Is it one and the same, told by the time service and shown by the collectives?"""
+    near = abs(a.by_ns - b.by_ns) <= max(SECOND, abs(a.by_ns) // 10)
+    reach = abs(a.by_ns) + SECOND
+    return near and b.clock in (a.clock, None) and b.after_ns - reach <= a.before_ns <= b.before_ns + reach
 
 
 def _uncertainty(stamp: Stamp) -> int:
@@ -429,6 +626,7 @@ def _job_zones(
     rows: Mapping[str, InputRow],
     zones: Mapping[str, tuple[int, str]],
     arrivals: Sequence[Arrival],
+    entered: Entered | None,
 ) -> dict[str, tuple[int, str]]:
     """Zones of job logs that write none: from the dumps' UTC, else from a lost GPU of a host whose zone is known."""
     found: dict[str, tuple[int, str]] = {}
@@ -454,11 +652,26 @@ def _job_zones(
         # a process ends up to minutes after its watchdog gave up
         slack = COINCIDENCE_S if isinstance(waited, int) else COINCIDENCE_S * 5
         began = walls[id(event)] - (waited * 1_000_000 if isinstance(waited, int) else waits.get(source, 0))
+        its_seq, numel = event.details.get("seq"), event.details.get("numel_in")
+        if (
+            entered
+            and event.rank is not None
+            and isinstance(its_seq, int)
+            and isinstance(waited, int)
+            and is_dated(began)
+        ):
+            # The dump of this very rank, and so the same clock.
+            told = entered.at(event.rank, its_seq, numel if isinstance(numel, int) else None)
+            easts = {round((began - at) / QUARTER) * QUARTER for at in told}
+            close = {e for e in easts if any(abs(began - at - e) <= SKEW_S * SECOND for at in told)}
+            if len(close) == 1 and abs(east := next(iter(close))) <= 14 * 3600 * SECOND:
+                found[source] = (east, FROM_DUMPS)
+                continue
         for arrival in arrivals:
             if arrival.seq == event.details.get("seq") and is_dated(began):
                 east = round((began - arrival.last_ns) / QUARTER) * QUARTER
                 if abs(began - arrival.last_ns - east) <= SKEW_S * SECOND and abs(east) <= 14 * 3600 * SECOND:
-                    found[source] = (east, "its collectives stand in Flight Recorder dumps, which write UTC")
+                    found[source] = (east, FROM_DUMPS)
                     break
         for host, number in lost:
             if source in found or event.host is None or host != short(event.host):
@@ -482,6 +695,7 @@ def _job_zones(
     return found
 
 
+FROM_DUMPS = "its collectives stand in Flight Recorder dumps, which write UTC"
 TEARDOWN = frozenset({43, 45})
 """Xids that the driver writes when a process ends that still held the GPU."""
 TEARDOWN_S = 120

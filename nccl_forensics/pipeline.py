@@ -415,7 +415,8 @@ def conclude(
         for g in recorded.groups
         if g.first_arrival_ns is not None
     ]
-    aligned = clocks.align(events, rows, zone=zone, year=year, arrivals=arrivals)
+    hosts_of_ranks = {rank: place.host for rank, place in known.ranks.items()}
+    aligned = clocks.align(events, rows, zone=zone, year=year, arrivals=arrivals, dumps=dumps, places=hosts_of_ranks)
     told(f"{count(len(aligned.events), 'event')} on {count(len(aligned.clocks), 'clock')}", "reconstruct")
     inside = window.limit(aligned.events, dumps) if window else Limited(events=aligned.events, dumps=tuple(dumps))
     if len(inside.dumps) < len(dumps):

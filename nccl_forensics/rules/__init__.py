@@ -250,7 +250,8 @@ class Case:
                 return weight("earlier_boot"), "it is from an earlier boot, and its time cannot be shown"
             return weight("order_unknown"), "its time against the job's cannot be shown"
         order = self.aligned.before(event, seen)
-        if event.clock != seen.clock and (event.clock in self.aligned.assumed or seen.clock in self.aligned.assumed):
+        slack = self.aligned.slack_ns(event, seen)
+        if slack is None:
             # A clock whose zone is only assumed can be off by whole quarters of an hour, so minutes prove nothing,
             # but a day does.
             gap = abs(event.time_ns - seen.time_ns) if is_dated(event.time_ns) == is_dated(seen.time_ns) else 0
@@ -260,11 +261,9 @@ class Case:
                 return weight("earlier_boot"), "it is from an earlier boot, and its clock's zone is not known"
             return weight("order_unknown"), "its clock's zone is not known, so the order cannot be shown"
         onset = self.onset_ns if self.onset_ns is not None else seen.time_ns
-        margin = (event.uncertainty_ns or 0) + (seen.uncertainty_ns or 0)
+        margin = max(slack, (event.uncertainty_ns or 0) + (seen.uncertainty_ns or 0))
         if is_dated(event.time_ns) != is_dated(seen.time_ns):
             return weight("order_unknown"), "the year of one of them is not known"
-        if event.host is None or seen.host is None or not same_host(event.host, seen.host):
-            margin += SKEW_S * SECOND  # two hosts' clocks, and nothing ties them together
         if order is False and event.time_ns - seen.time_ns > margin + 2 * SECOND:
             return weight("too_late"), "it came after the job had given up"
         if event.time_ns < onset - LONG_BEFORE_S * SECOND - margin:

@@ -106,13 +106,15 @@ class Aligned:
     """Whose clocks (`whose`) are bound to the reference by what they have to do with each other."""
     steps: tuple[Step, ...] = ()
     """Clocks that were set while they wrote."""
+    offsets: Offsets | None = None
+    """By how much clocks differ; None: there is only one."""
 
     def whose(self, event: Event) -> str:
         """The clock behind a stamp: that of its host; of its file where the host isn't known."""
         return _whose(event, event.clock in self.assumed)
 
     def slack_ns(self, a: Event, b: Event) -> int | None:
-        """How far their times must be apart for an order to be claimed; None: no distance is enough."""
+        """How far their times must be apart for an order to be claimed; None: no distance is enough. Both have one."""
         if a.clock == b.clock:
             slack = 0
         else:
@@ -121,7 +123,7 @@ class Aligned:
             if not tied and (a.clock in self.assumed or b.clock in self.assumed):
                 return None
             slack = (a.uncertainty_ns or 0) + (b.uncertainty_ns or 0)
-            if not tied and (mine != other or a.host is None or b.host is None):
+            if not tied and (mine != other or a.host is None or b.host is None) and not _written_so(a, b):
                 slack += UNCOMPARED_S * SECOND
         if self.steps and a.time_ns is not None and b.time_ns is not None:
             whose = {self.whose(a), self.whose(b)}
@@ -146,6 +148,16 @@ class Aligned:
         if slack is None or abs(a.time_ns - b.time_ns) <= slack:
             return None
         return a.time_ns < b.time_ns
+
+
+def _written_so(a: Event, b: Event) -> bool:
+    """Does one file, in which several hosts write, hold the two in the order of their times?"""
+    place, other = a.evidence, b.evidence
+    if place.source != other.source or place.line is None or other.line is None:
+        return False
+    assert a.time_ns is not None
+    assert b.time_ns is not None
+    return place.line != other.line and (place.line < other.line) == (a.time_ns < b.time_ns)
 
 
 def _whose(event: Event, assumed: bool) -> str:
@@ -342,7 +354,7 @@ def _turns(inside: Sequence[Event]) -> list[tuple[int, int]]:
 HALF_YEAR = 180 * DAY
 
 
-def _walls(events: Sequence[Event], years: Mapping[str, int | None]) -> dict[int, int]:
+def _walls(events: Sequence[Event], years: Mapping[str, int | None], rows: Mapping[str, InputRow]) -> dict[int, int]:
     """id(event) → its written wall time, ns, in the right year (or 1972), not yet in UTC."""
     found: dict[int, int] = {}
     by_source: dict[str, list[Event]] = defaultdict(list)
@@ -351,6 +363,10 @@ def _walls(events: Sequence[Event], years: Mapping[str, int | None]) -> dict[int
             by_source[event.evidence.source].append(event)
     for source, inside in by_source.items():
         year = years.get(source)
+        row, full = rows.get(source), [e for e in inside if e.stamp is not None and e.stamp.has_year]
+        # A bug report holds its boots newest first, and ends when it was made.
+        made = max((e.stamp.wall_ns or 0 for e in full if e.stamp), default=0) + DAY
+        unsorted = row is not None and row.format == "nvidia-bug-report" and bool(full)
         unsaid = [e for e in inside if e.stamp is not None and not e.stamp.has_year]
         back = {id(e): k for e, (_, k) in zip(unsaid, _turns(unsaid), strict=True)}
         for event in inside:
@@ -359,6 +375,8 @@ def _walls(events: Sequence[Event], years: Mapping[str, int | None]) -> dict[int
             wall = event.stamp.wall_ns
             if not event.stamp.has_year and year is not None:
                 wall = with_year(wall, year - back[id(event)])
+                if unsorted and wall > made:
+                    wall = with_year(wall, datetime.fromtimestamp(wall // SECOND, timezone.utc).year - 1)
             found[id(event)] = wall
     return found
 
@@ -386,7 +404,7 @@ def align(
     by_path = {row.path: row for row in rows}
     boots = _boots(events)
     years = _years(events, by_path, year, arrivals)
-    walls = _walls(events, years)
+    walls = _walls(events, years, by_path)
     zones = _zones(events, walls, by_path)
     zones.update(_job_zones(events, walls, by_path, zones, arrivals, entered))
     offsets = _boot_offsets(events, walls, zones, zone, boots, by_path)
@@ -497,7 +515,12 @@ def _compared(
         dated = [e for e in placed if is_dated(e.time_ns)]
         for jump in meetings.set_while_waiting(dated, entered, whose):
             offsets.set_later(*jump)
+    for step in steps:
+        if step.clock is not None and not any(_same_step(step, other) for other in offsets.steps):
+            before = step.before_ns - step.by_ns - SECOND
+            offsets.set_later(step.clock, before, step.before_ns, step.by_ns, 2 * SECOND)
     moved = [_moved(event, offsets, owners) for event in placed]
+    steps = tuple(_told_steps(moved))
     rows = {k: _row(row, owners, offsets) for k, row in clocks.items()}
     for name in set(offsets.clocks) - set(owners.values()):
         bare = ClockRow(
@@ -510,6 +533,7 @@ def _compared(
         assumed,
         frozenset(offsets.clocks),
         (*offsets.steps, *(s for s in steps if not any(_same_step(s, other) for other in offsets.steps))),
+        offsets,
     )
 
 
@@ -550,10 +574,10 @@ def _row(row: ClockRow, owners: Mapping[str, str], offsets: Offsets) -> ClockRow
     newest = offsets.newest(owner)
     said = [row.note] if row.note else []
     if row.offset_s is None:
-        return row
+        return replace(row, compared=newest is not None)
     if newest is None:
         said.append("nothing in the pile compares it with another host's clock")
-        return replace(row, uncertainty_s=None, note="; ".join(said))
+        return replace(row, uncertainty_s=None, compared=False, note="; ".join(said))
     if owner == offsets.reference:
         said.append("the others are held against it")
         return replace(row, note="; ".join(said + _set(owner, offsets)))

@@ -88,6 +88,7 @@ def build(analysis: Analysis, *, command: str | None = None, timezone: str | Non
                 "uncertainty_s": c.uncertainty_s,
                 "basis": c.basis,
                 "note": c.note,
+                "compared": c.compared,
             }
             for c in analysis.clocks
         ],

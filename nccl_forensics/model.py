@@ -197,6 +197,8 @@ class ClockRow:
     basis: str
     """'reference', 'collectives', 'shared-event', 'boot-time', 'declared', 'assumed'."""
     note: str | None = None
+    compared: bool = True
+    """Something in the pile ties it to the reference clock, or there is only one host's."""
 
 
 # --- reconstruct ----------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from nccl_forensics import clocks, diagnose, identify, runs, sniff, watchdogs
+from nccl_forensics.clocks import Aligned
 from nccl_forensics.collect import File, Limits, Source, _Totals, collect, files, sources
 from nccl_forensics.model import Event, Incident, InputRow, Problem, Rank, Reconstruction
 from nccl_forensics.plugins import Parser, Parsers, Stream, parsers
@@ -68,6 +69,8 @@ class Analysis:
     ranks: tuple[Rank, ...]
     collectives: Reconstruction
     problems: tuple[Problem, ...]
+    aligned: Aligned | None = None
+    """How the clocks were read, for who wants to ask about an order."""
 
 
 class _Kept:
@@ -440,6 +443,7 @@ def conclude(
         ranks=ranks,
         collectives=collectives,
         problems=tuple(dict.fromkeys(problems)),
+        aligned=aligned,
     )
 
 

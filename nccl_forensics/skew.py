@@ -164,6 +164,8 @@ class Offsets:
         last = segments[-1]
         reading, earlier = float(after_ns - self._base), float(before_ns - self._base)
         moment = reading - by_ns - last.shift(reading)
+        if moment <= last.end:
+            return  # its meetings since then show that step, or that there was none
         low, high = last.bounds(moment)
         last.last = max(last.last, earlier)
         last.end = max(last.end, earlier - last.shift(earlier))
@@ -227,9 +229,10 @@ class _Rows:
     left: Floats
     when: Floats
     """About when each meeting was."""
+    ordered: bool = False
 
     def part(self, low: int, high: int) -> _Rows:
-        return _Rows(self.clocks, self.entered[:, low:high], self.left[:, low:high], self.when[low:high])
+        return replace(self, entered=self.entered[:, low:high], left=self.left[:, low:high], when=self.when[low:high])
 
 
 def offsets(blocks: Sequence[Block]) -> Offsets:
@@ -246,15 +249,18 @@ def offsets(blocks: Sequence[Block]) -> Offsets:
     windows = list(_windows(rows))
     if not windows:
         return found
-    bounds = _solved(windows, rows, number[busiest], len(names))
-    reference = _middle(bounds, len(names))
-    if reference is None:
+    bounds = _solved(windows, number[busiest], len(names))
+    middles = _middles(bounds, len(names))
+    tied = np.nonzero(np.isfinite(middles))[0]
+    if len(tied) < 2:
         return found
-    bounds = _solved(windows, rows, reference, len(names))
+    # The clock in the middle: most clocks are right, and one may be far off.
+    reference = int(tied[np.argsort(middles[tied], kind="stable")[(len(tied) - 1) // 2]])
+    rows = [r if r.ordered else _retimed(r, middles - middles[number[busiest]]) for r in rows]
+    windows = list(_windows(rows))
+    bounds = _solved(windows, reference, len(names))
     if names[reference] != busiest:  # from the clock that told the time to the reference
-        ahead = [(b.low + b.high)[number[busiest]] / 2 for b in bounds]
-        ahead = [x for x in ahead if np.isfinite(x)]
-        away = float(np.median(ahead)) if ahead else 0.0
+        away = float(np.nan_to_num(_middles(bounds, len(names))[number[busiest]]))
         bounds = [replace(b, at=b.at - away, first=b.first - away, last=b.last - away) for b in bounds]
         rows = [replace(r, when=r.when - away) for r in rows]
     found._base = base
@@ -282,7 +288,7 @@ def _rows(one: Block, number: Mapping[str, int], base: int, busiest: str) -> _Ro
     place = one.clocks.index(busiest) if busiest in one.clocks else int(came.sum(axis=1).argmax())
     when = np.maximum.accumulate(np.where(np.isfinite(entered[place]), entered[place], -np.inf))
     when[np.isneginf(when)] = when[~np.isneginf(when)][:1] if np.isfinite(when).any() else 0.0
-    return _Rows(clocks, entered, left, when + 1024.0 * np.arange(len(when)))
+    return _Rows(clocks, entered, left, when + 1024.0 * np.arange(len(when)), ordered=True)
 
 
 def _busiest(blocks: Sequence[Block]) -> str:
@@ -320,19 +326,13 @@ class _Bound:
     high: Floats
 
 
-def _solved(
-    windows: Sequence[tuple[float, list[_Rows]]], rows: Sequence[_Rows], reference: int, count: int
-) -> list[_Bound]:
+def _solved(windows: Sequence[tuple[float, list[_Rows]]], reference: int, count: int) -> list[_Bound]:
     """Bounds for each window; one that allows no offsets is halved until it does, so that a step falls in between."""
     found: list[_Bound] = []
-    small = [r for r in rows if r.entered.shape[1] <= WINDOW_MEETINGS * 2]
     waiting = list(reversed(windows))
     while waiting:
         at, inside = waiting.pop()
-        lone = [r for r in small if not any(len(r.when) == len(i.when) and r.when[0] == i.when[0] for i in inside)]
-        bound = _solve(at, inside + lone, len(inside), reference, count)
-        if bound is None and lone:
-            bound = _solve(at, inside, len(inside), reference, count)
+        bound = _solve(at, inside, reference, count)
         if bound is not None:
             found.append(bound)
             continue
@@ -349,11 +349,8 @@ def _solved(
     return sorted(found, key=lambda b: b.at)
 
 
-def _solve(at: float, rows: Sequence[_Rows], own: int, reference: int, count: int) -> _Bound | None:
-    """Shortest paths from and to the reference over all these meetings; None if no offsets fit.
-
-    The first `own` rows are about the moment `at`, the others of other times.
-    """
+def _solve(at: float, rows: Sequence[_Rows], reference: int, count: int) -> _Bound | None:
+    """Shortest paths from and to the reference over all these meetings; None if no offsets fit."""
     grown = []
     for r in rows:
         # A reading far from the moment says less about it. Readings differ from true time by the offsets themselves,
@@ -380,7 +377,7 @@ def _solve(at: float, rows: Sequence[_Rows], own: int, reference: int, count: in
         if np.array_equal(before[0], high) and np.array_equal(before[1], low):
             break
         high[reference] = low[reference] = 0.0
-    when = np.concatenate([r.when for r in rows[:own]])
+    when = np.concatenate([r.when for r in rows])
     return _Bound(at, float(when.min()), float(when.max()), -low, high)
 
 
@@ -395,16 +392,23 @@ def _spread(rows: _Rows) -> float:
     return float(np.median(np.nanmax(finite[:, counted], axis=0) - np.nanmin(finite[:, counted], axis=0)))
 
 
-def _middle(bounds: Sequence[_Bound], count: int) -> int | None:
-    """The clock in the middle of those that are bound on both sides: most clocks are right, and one may be far off."""
+def _middles(bounds: Sequence[_Bound], count: int) -> Floats:
+    """About how far each clock is off; nan where it is not bound on both sides."""
     low, high = np.full(count, -np.inf), np.full(count, np.inf)
     for bound in bounds:
         low = np.where(np.isfinite(bound.low), bound.low, low)
         high = np.where(np.isfinite(bound.high), bound.high, high)
-    tied = np.nonzero(np.isfinite(low) & np.isfinite(high))[0]
-    if len(tied) < 2:
-        return None
-    return int(tied[np.argsort((low + high)[tied], kind="stable")[(len(tied) - 1) // 2]])
+    known = np.isfinite(low) & np.isfinite(high)
+    return np.where(known, np.where(known, low, 0.0) / 2 + np.where(known, high, 0.0) / 2, np.nan)
+
+
+def _retimed(rows: _Rows, ahead: Floats) -> _Rows:
+    """Meetings in the order in which they took place, now that it is known about how far each clock is off."""
+    shift = np.nan_to_num(ahead[rows.clocks])[:, None]
+    entered, left = rows.entered - shift, rows.left - shift
+    when = np.where(np.isfinite(entered.max(axis=0)), entered.max(axis=0), left.min(axis=0))
+    order = np.argsort(when, kind="stable")
+    return _Rows(rows.clocks, rows.entered[:, order], rows.left[:, order], when[order])
 
 
 def _segments(bounds: Sequence[_Bound], rows: Sequence[_Rows], clock: int) -> list[_Segment]:
@@ -415,6 +419,9 @@ def _segments(bounds: Sequence[_Bound], rows: Sequence[_Rows], clock: int) -> li
     low, high, before = -np.inf, np.inf, 0.0
     for at, least, most, first, last in knots:
         grown = _drift(at - before)
+        whole = np.isfinite(least) and np.isfinite(most)
+        if found and not whole and (least > high + grown or most < low - grown):
+            continue  # a bound on one side alone shows no step; what it is worth is not clear
         low, high = max(low - grown, least), min(high + grown, most)
         if not found or low > high + SMALLEST_STEP_NS:
             found.append(_Segment())

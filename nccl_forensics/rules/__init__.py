@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from nccl_forensics import catalog, words
 from nccl_forensics.clocks import HOST_FORMATS, Aligned
-from nccl_forensics.identify import Identities, same_host
+from nccl_forensics.identify import Identities
 from nccl_forensics.model import Detail, Event, Finding, InputRow, Reconstruction
 from nccl_forensics.model import number as number
 from nccl_forensics.model import text as text
@@ -261,7 +261,7 @@ class Case:
                 return weight("earlier_boot"), "it is from an earlier boot, and its clock's zone is not known"
             return weight("order_unknown"), "its clock's zone is not known, so the order cannot be shown"
         onset = self.onset_ns if self.onset_ns is not None else seen.time_ns
-        margin = max(slack, (event.uncertainty_ns or 0) + (seen.uncertainty_ns or 0))
+        margin = min(slack, (event.uncertainty_ns or 0) + (seen.uncertainty_ns or 0) + SKEW_S * SECOND)
         if is_dated(event.time_ns) != is_dated(seen.time_ns):
             return weight("order_unknown"), "the year of one of them is not known"
         if order is False and event.time_ns - seen.time_ns > margin + 2 * SECOND:
@@ -280,7 +280,8 @@ class Case:
 
 
 SKEW_S = 120
-"""How far two hosts' clocks may differ where nothing in the pile compares them. Our judgement; NTP keeps far less."""
+"""How far two hosts' clocks are likely to differ at most where nothing in the pile compares them: what is claimed has
+to hold for `clocks.UNCOMPARED_S`, what is only weighed for this. Our judgement; NTP keeps far less."""
 ONE_START = 25
 """Lines within which several boot messages belong to one start. Our judgement."""
 STARTS_ANEW = ("restart", "nccl-init", "exit", "sigterm-sent", "watchdog-timeout")

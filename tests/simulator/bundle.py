@@ -499,6 +499,10 @@ def _truth(story: Story, end: Ending, files: dict[str, bytes]) -> Truth:
         reporting_ranks=reporters,
         must_not_blame=innocent if cause != "healthy" else (),
         clock_offsets_s=offsets,
+        moments=tuple(
+            [(story.cluster.hosts[x.host].name, x.ns, x.text) for x in story.lines]
+            + [(h.name, r.ns, r.text) for h in story.cluster.hosts for r in story.records.get(h.index, ())]
+        ),
         healthy=cause == "healthy",
         hopeless=cause == "hopeless",
         acceptable=acceptable,

@@ -152,6 +152,10 @@ def build(scenario: Scenario, rng: Random) -> Cluster:
     degrade = scenario.degrade
     stem, first = rng.choice(NAMES), rng.randrange(1, 60)
     stepper = rng.randrange(scenario.nodes) if degrade.ntp_step else None
+    stepped_ns = start - int(rng.uniform(600, 7200) * S) if degrade.ntp_step else 0
+    if degrade.step_in_job:
+        stepper = rng.randrange(scenario.nodes)
+        stepped_ns = start + int((26 + rng.uniform(0.3, 0.8) * scenario.fault_step * scenario.step_s) * S)
     hosts: list[Host] = []
     for index in range(scenario.nodes):
         name = scenario.hosts[index] if scenario.hosts else f"{stem}-{first + index:02d}"
@@ -170,7 +174,7 @@ def build(scenario: Scenario, rng: Random) -> Cluster:
                     booted_ns=start - int(rng.uniform(1.5, 9) * 86400 * S),
                     offset_ns=int(offset_s * S),
                     drift_ppm=rng.uniform(-degrade.drift_ppm, degrade.drift_ppm),
-                    steps=((start - int(rng.uniform(600, 7200) * S), jump),) if index == stepper else (),
+                    steps=((stepped_ns, jump),) if index == stepper else (),
                     boot_ppm=rng.uniform(-12, 12),
                     zone=rng.choice(ZONES) if degrade.wrong_zones else scenario.host_zone,
                 ),

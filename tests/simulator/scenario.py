@@ -40,6 +40,8 @@ class Degrade:
     """Hosts keep local time, each its own; job logs are in UTC as from a container."""
     ntp_step: bool = False
     """One host's clock jumps by seconds some time before the failure."""
+    step_in_job: bool = False
+    """One host's clock jumps by seconds while the job is training."""
     lose_dumps: int = 0
     """So many dumps did not make it into the bundle, the culprit's first if `lose_culprit_dump`."""
     lose_culprit_dump: bool = False
@@ -150,6 +152,8 @@ class Truth:
     must_not_blame: tuple[int, ...]
     clock_offsets_s: dict[str, float]
     """Host's reading minus true UTC when the cause struck."""
+    moments: tuple[tuple[str, int, str], ...] = ()
+    """(host, true UTC ns, text) of every line that a job or a kernel wrote."""
     healthy: bool = False
     hopeless: bool = False
     acceptable: tuple[str, ...] = ()

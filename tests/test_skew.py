@@ -1,0 +1,127 @@
+"""Bounds between clocks from meetings: against offsets that are known, with drift, a step, chains, and too little."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nccl_forensics import skew
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+import clocks as benchmark
+
+S = 1_000_000_000
+BASE = 1_700_000_000 * S
+
+
+def attended(
+    offsets_s: list[float], meetings: int, rng: np.random.Generator, *, drift_ppm: list[float], step: tuple[int, float]
+) -> skew.Block:
+    """Collectives every 0.3 s; the last clock is set by `step` (s) at that meeting."""
+    at = np.arange(meetings) * 0.3 * S
+    came = at + rng.uniform(0, 0.02 * S, (len(offsets_s), meetings))
+    went = came.max(axis=0) + 4e6 + rng.uniform(1e6, 1e8, came.shape)
+    ahead = np.array(offsets_s)[:, None] * S + np.array(drift_ppm)[:, None] * 1e-6 * at
+    ahead[-1] += np.where(np.arange(meetings) >= step[0], step[1] * S, 0)
+    names = tuple(f"n{i}" for i in range(len(offsets_s)))
+    return skew.Block(clocks=names, entered=came + ahead, left=went + ahead, base_ns=BASE, ordered=True)
+
+
+def ahead_of_reference(found: skew.Offsets, offsets_s: list[float], clock: int) -> float:
+    assert found.reference is not None
+    return offsets_s[clock] - offsets_s[int(found.reference[1:])]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    offsets_s=st.lists(st.floats(-90, 90), min_size=2, max_size=5),
+    seed=st.integers(0, 1000),
+    meetings=st.integers(1, 120),
+)
+def test_the_true_offset_lies_within_the_bar(offsets_s: list[float], seed: int, meetings: int) -> None:
+    rng = np.random.default_rng(seed)
+    drift = list(rng.uniform(-50, 50, len(offsets_s)))
+    found = skew.offsets([attended(offsets_s, meetings, rng, drift_ppm=drift, step=(10**6, 0))])
+    assert set(found.clocks) == {f"n{i}" for i in range(len(offsets_s))}
+    assert found.steps == ()
+    assert found.reference is not None
+    reference = int(found.reference[1:])
+    for clock, offset_s in enumerate(offsets_s):
+        for meeting in (0, meetings // 2, meetings - 1):
+            true_ns = meeting * 0.3 * S
+            reading = BASE + round(true_ns + offset_s * S + drift[clock] * 1e-6 * true_ns)
+            offset = found.at(f"n{clock}", reading)
+            assert offset is not None
+            drifted = (drift[clock] - drift[reference]) * 1e-6 * true_ns
+            true = (offset_s - offsets_s[reference]) * S + drifted
+            assert abs(true - offset.shift_ns) <= offset.bar_ns + 100_000
+            assert offset.bar_ns < 0.3 * S
+
+
+@pytest.mark.parametrize("by", [-12.0, 7.5])
+def test_a_clock_that_was_set_is_named_with_when(by: float) -> None:
+    offsets_s = [3.0, -20.0, 41.0, 88.0]
+    rng = np.random.default_rng(3)
+    found = skew.offsets([attended(offsets_s, 300, rng, drift_ppm=[0.0] * 4, step=(100, by))])
+    (step,) = found.steps
+    assert step.clock == "n3"
+    assert abs(step.by_ns / S - by) < 0.2
+    assert found.reference is not None
+    moved = 100 * 0.3 + offsets_s[int(found.reference[1:])]
+    slack = abs(by) + 1 if found.reference == "n3" else 1  # set back, its own readings come twice
+    assert step.after_ns / S - slack <= BASE / S + moved <= step.before_ns / S + slack
+    early = found.at("n3", BASE + round((10 + 88.0) * S))
+    late = found.at("n3", BASE + round((80 + 88.0 + by) * S))
+    assert early is not None
+    assert late is not None
+    assert abs(early.shift_ns / S - ahead_of_reference(found, offsets_s, 3)) <= early.bar_ns / S < 0.2
+    assert abs(late.shift_ns / S - ahead_of_reference(found, offsets_s, 3) - by) <= late.bar_ns / S < 0.2
+
+
+def test_two_clocks_do_not_tell_which_was_set() -> None:
+    rng = np.random.default_rng(5)
+    found = skew.offsets([attended([0.0, 5.0], 200, rng, drift_ppm=[0.0, 0.0], step=(90, 20.0))])
+    assert [step.clock for step in found.steps] == [None]
+
+
+def test_clocks_that_never_meet_are_bound_through_a_third() -> None:
+    first = skew.block([(n, c, n * S + o, n * S + o + 1000) for n in range(9) for c, o in (("a", 0), ("b", 5 * S))])
+    second = skew.block([(n, c, n * S + o, n * S + o + 1000) for n in range(9) for c, o in (("b", 5 * S), ("c", -S))])
+    assert first is not None
+    assert second is not None
+    found = skew.offsets([first, second])
+    assert set(found.clocks) == {"a", "b", "c"}
+    a, c = found.at("a", 4 * S), found.at("c", 3 * S)
+    assert a is not None
+    assert c is not None
+    assert abs(c.shift_ns - a.shift_ns + S) <= a.bar_ns + c.bar_ns < 5_000_000
+
+
+def test_a_bound_on_one_side_binds_nothing() -> None:
+    one_sided = skew.block([("signal", "a", 10 * S, None), ("signal", "b", None, 12 * S)])
+    assert one_sided is not None
+    found = skew.offsets([one_sided])
+    assert found.clocks == ()
+    assert found.at("a", 10 * S) is None
+
+
+def test_nobody_meets_alone() -> None:
+    assert skew.block([("x", "a", 1, 2)]) is None
+    assert skew.offsets([]).clocks == ()
+
+
+def test_simulated_hosts_with_bad_clocks() -> None:
+    """The small form of benchmarks/clocks.py."""
+    scores = [benchmark.run(seed) for seed in range(5000, 5012)]
+    assert [w for score in scores for w in score.wrong] == []
+    assert sum(score.claims for score in scores) > 500
+    offsets = sum(score.offsets for score in scores)
+    assert offsets > 8
+    assert sum(score.inside for score in scores) >= 0.95 * offsets
+    bars = sorted(bar for score in scores for bar in score.bars_s)
+    assert bars[len(bars) // 2] < 0.5

@@ -21,6 +21,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nccl_forensics import catalog, pictures, templating
+from nccl_forensics.clocks import UNCOMPARED_S
 from nccl_forensics.scan import visible
 
 if TYPE_CHECKING:
@@ -588,8 +589,14 @@ class _Lookup:
             if pci:
                 self.rank_of[row.get("host"), pci] = row["rank"]
 
+        self._uncompared = {c.get("host") for c in doc.get("clocks") or () if c.get("compared") is False}
         self.base = _base([str(r["path"]) for r in doc.get("inputs") or ()])
         """The folder that all inputs lie in; left off where a path is shown."""
+
+    def apart_s(self, a: str | None, b: str | None) -> float:
+        """How far two hosts' clocks may differ beyond their error bars: far where nothing compares them."""
+        alike = a == b and a is not None
+        return UNCOMPARED_S if not alike and self._uncompared & {a, b} else 0.0
 
     def path(self, source: object) -> str:
         return clean(str(source).removeprefix(self.base), ROW_CHARS)
@@ -908,7 +915,8 @@ def _occurrences(
             # Lines of one file share their clock: their order is that of the file.
             if before[2].get("source") != event.get("source"):
                 bar, other = error, before[2].get("time_uncertainty_s")
-                if bar is None or other is None or at - before[0] <= (bar + other) * 1e6:
+                apart = lookup.apart_s(event.get("host"), before[2].get("host"))
+                if bar is None or other is None or at - before[0] <= (bar + other + apart) * 1e6:
                     order = f"may be before {moments[n - 1].number}"
         yield Occurrence(
             number=m.number,

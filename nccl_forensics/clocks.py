@@ -364,7 +364,7 @@ def _walls(events: Sequence[Event], years: Mapping[str, int | None], rows: Mappi
     for source, inside in by_source.items():
         year = years.get(source)
         row, full = rows.get(source), [e for e in inside if e.stamp is not None and e.stamp.has_year]
-        # A bug report holds its boots newest first, and ends when it was made.
+        # A bug report holds its boots newest first, so that its lines go back over the turn of a year.
         made = max((e.stamp.wall_ns or 0 for e in full if e.stamp), default=0) + DAY
         unsorted = row is not None and row.format == "nvidia-bug-report" and bool(full)
         unsaid = [e for e in inside if e.stamp is not None and not e.stamp.has_year]
@@ -375,7 +375,7 @@ def _walls(events: Sequence[Event], years: Mapping[str, int | None], rows: Mappi
             wall = event.stamp.wall_ns
             if not event.stamp.has_year and year is not None:
                 wall = with_year(wall, year - back[id(event)])
-                if unsorted and wall > made:
+                if unsorted and wall > made + HALF_YEAR:
                     wall = with_year(wall, datetime.fromtimestamp(wall // SECOND, timezone.utc).year - 1)
             found[id(event)] = wall
     return found

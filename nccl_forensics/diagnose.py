@@ -240,28 +240,28 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
         if draft.ranks:
             if draft.ranks & late:
                 share = len(draft.ranks & late) / len(draft.ranks | late)
-                draft.bonus += (sure * 0.6 + weight("same_rank")) * share * _stands(draft)
+                draft.bonus += (sure * weight("place_same_rank") + weight("same_rank")) * share * _stands(draft)
                 draft.borrowed += shown
             elif draft.cause not in SPEAKS_FOR_ALL and _program(draft):
                 draft.bonus += max(weight("other_rank"), -sure - 1.0)
         elif draft.cause in SPEAKS_FOR_ALL:
             if on_host and late <= on_host and not draft.gpus:
                 draft.ranks |= late  # it may strike many, and it struck this one
-                draft.bonus += sure * 0.3 * _stands(draft)
+                draft.bonus += sure * weight("place_of_many") * _stands(draft)
                 draft.borrowed += shown
         elif on_host and late <= on_host:
             if not draft.gpus or len(draft.gpus) == len(late):
                 # If the same story is told of one of them (a SIGKILL beside the kernel's OOM kill), it is that one.
                 told = {r for d in drafts if draft.cause in SAME_STORY.get(d.cause, ()) for r in d.ranks & late}
                 draft.ranks |= told or late
-            draft.bonus += sure * 0.4 * _stands(draft)
+            draft.bonus += sure * weight("place_on_host") * _stands(draft)
             draft.borrowed += shown
         elif on_host and not (late & on_host) and late <= placed:
             draft.bonus += weight("other_rank") / 2
         elif alone and len(draft.gpus) == len(late) and not late & placed:
             # Exactly as many GPUs were lost as ranks never came: the map is missing, the story is one.
             draft.ranks |= late
-            draft.bonus += sure * 0.5 * _stands(draft)
+            draft.bonus += sure * weight("place_by_count") * _stands(draft)
             draft.borrowed += shown
     kept: list[_Draft] = []
     for draft in sorted(drafts, key=lambda d: -d.total()):

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from nccl_forensics import words
+from nccl_forensics import catalog, words
 from nccl_forensics.identify import Identities, likely_world
 from nccl_forensics.model import Event, Evidence, GroupState, Reconstruction, Suspect, Wait, number, text
 
@@ -252,7 +252,7 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
                 Suspect(
                     ranks=(rank,),
                     cause="collective_skipped",
-                    weight=2.2,
+                    weight=catalog.weight("lone_waiter"),
                     says=f"Only rank {rank} waits in {what}, and the other ranks had ended their work: "
                     f"rank {rank} made one call that nobody else makes.",
                     group=groups[-1],
@@ -270,9 +270,9 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
                 if rank in observed:
                     cleared.pop(rank, None)
             told = [observed[r].evidence for r in blame if r in observed]
-            weight = (2.4 if told else 1.6) if missing else 1.1
+            weight = catalog.weight("late_and_told" if told else "late_and_logged" if missing else "late_and_silent")
             if not stated and not missing:
-                weight -= 0.3
+                weight += catalog.weight("world_guessed")
             sign = (
                 "alive: the dump signal was answered, and nothing of its own was overdue"
                 if told
@@ -284,7 +284,9 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
                 Suspect(
                     ranks=blame,
                     cause="rank_not_arrived",
-                    weight=weight if len(blame) <= max(1, OUTLIERS * len(members)) else weight - 1.0,
+                    weight=weight
+                    if len(blame) <= max(1, OUTLIERS * len(members))
+                    else weight + catalog.weight("too_many_late"),
                     says=f"{words.ranks(s.reports).capitalize()} waited in {what}; "
                     f"{words.ranks(blame)} never entered it ({sign}).",
                     group=groups[-1],
@@ -304,7 +306,7 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
                     Suspect(
                         ranks=(rank,),
                         cause="rank_not_arrived",
-                        weight=0.9,
+                        weight=catalog.weight("only_one_told"),
                         says=f"{words.ranks(reporters).capitalize()} timed out; rank {rank} alone answered "
                         f"their dump signal "
                         "without a timeout of its own: alive, and late.",
@@ -400,18 +402,45 @@ def _content(s: _Stuck, seen: tuple[Evidence, ...]) -> list[Suspect]:
         tie = n == rest[0][1] or len(values) < 3
         evidence = tuple(s.reports[r].evidence for r in odd[:2]) + seen[:1]
         listed = "; ".join(f"{words.ranks(r for r in values if values[r] == v)}: {v}" for v in counts)
-        return [
-            Suspect(
-                ranks=() if tie else odd,
-                cause="collective_mismatch",
-                weight=2.2 if not tie else 1.5,
-                says=f"All reporters wait at the same place, but not in the same {word} ({listed}).",
-                group=None,
-                evidence=evidence,
-                details={"tie": tie},
-            )
-        ]
+        says = f"All reporters wait at the same place, but not in the same {word} ({listed})."
+        shifted = None if tie else _shifted(s, odd)
+        if shifted is not None:
+            fewer = "left one call out" if shifted < 0 else "made one call more"
+            return [
+                Suspect(
+                    ranks=odd,
+                    cause="collective_skipped",
+                    weight=catalog.weight("reports_shifted"),
+                    says=f"{says} {words.ranks(odd).capitalize()} {fewer}: the number of calls made differs by one.",
+                    group=None,
+                    evidence=evidence,
+                )
+            ]
+        wrong = Suspect(
+            ranks=() if tie else odd,
+            cause="collective_mismatch",
+            weight=catalog.weight("reports_tied" if tie else "reports_differ"),
+            says=says,
+            group=None,
+            evidence=evidence,
+            details={"tie": tie},
+        )
+        if tie or s.enqueued:  # the counters are there and equal: one call is wrong, none is missing
+            return [wrong]
+        # Without counters a call that was left out looks the same.
+        other = replace(wrong, cause="collective_skipped", weight=catalog.weight("reports_perhaps_shifted"))
+        return [wrong, other]
     return []
+
+
+def _shifted(s: _Stuck, odd: Sequence[int]) -> int | None:
+    """By how many calls these ranks are off the others' count, if it is one and all are counted; else None."""
+    rest = [n for r, n in s.enqueued.items() if r not in odd]
+    mine = [s.enqueued.get(r) for r in odd]
+    if len(rest) < 2 or len(set(rest)) > 1 or not mine or len(set(mine)) > 1 or mine[0] is None:
+        return None
+    by = mine[0] - rest[0]
+    return by if abs(by) == 1 else None
 
 
 def _what(group: GroupState) -> str:
@@ -446,6 +475,13 @@ def merge(dumps: Reconstruction, text: Reconstruction) -> Reconstruction:
     spoke = {r for g in text.groups for r in g.arrived}
     # Whose dump is missing but whose report is here did enter: what its report says of the call counts instead.
     suspects = tuple(s for s in dumps.suspects if not (s.ranks and set(s.ranks) <= spoke and s.details.get("undumped")))
+    late = {s.ranks for s in text.suspects if s.cause == "rank_not_arrived"}
+    suspects = tuple(
+        replace(s, weight=s.weight + catalog.weight("dump_lost_perhaps"))
+        if s.details.get("undumped") and s.ranks not in late
+        else s
+        for s in suspects
+    )
     groups = tuple(_with_reports(g, text.groups) for g in dumps.groups)
     # Who reported the very collective that the dumps are stuck in waited there; another report may be of a wrong call.
     stood = {r for old, new in zip(dumps.groups, groups, strict=True) for r in set(new.arrived) - set(old.arrived)}

@@ -130,7 +130,9 @@ def _literals(function: str, keyword: str | None = None, position: int | None = 
     found = set()
     for file in [*SOURCE.glob("*.py"), *SOURCE.parent.glob("*.py")]:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if not (isinstance(node, ast.Call) and getattr(node.func, "id", None) == function):
+            if not isinstance(node, ast.Call):
+                continue
+            if function not in (getattr(node.func, "id", ""), getattr(node.func, "attr", "")):
                 continue
             values = [k.value for k in node.keywords if k.arg == keyword]
             if position is not None and len(node.args) > position:

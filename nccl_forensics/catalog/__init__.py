@@ -153,3 +153,24 @@ def kernel_entries() -> tuple[KernelEntry, ...]:
 def kernel_noise() -> tuple[tuple[str, re.Pattern[str]], ...]:
     """(id, regex) of lines that look alarming and mean nothing."""
     return tuple((one["id"], re.compile(one["regex"])) for one in load("kernel")["noise"])
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """How strongly one kind of evidence speaks: one entry of weights.toml."""
+
+    value: float
+    """Log-odds, or a factor where `why` says so."""
+    why: str
+    source: str
+
+
+@cache
+def weights() -> Mapping[str, Weight]:
+    """Every weight by its name."""
+    return {k: Weight(float(v["value"]), v["why"], v["source"]) for k, v in load("weights").items()}
+
+
+def weight(name: str) -> float:
+    """The log-odds of this kind of evidence."""
+    return weights()[name].value

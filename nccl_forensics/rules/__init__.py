@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, TypeVar
 
-from nccl_forensics import catalog, words
+from nccl_forensics import words
+from nccl_forensics.catalog import weight as weight
 from nccl_forensics.clocks import HOST_FORMATS, Aligned
 from nccl_forensics.identify import Identities
 from nccl_forensics.model import Detail, Event, Finding, InputRow, Reconstruction
@@ -88,23 +89,6 @@ DETECTED = frozenset(
     | {"pg-abort", "pg-dump-local", "python-exception"}
 )
 """Lines by which the job itself noticed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Weight:
-    value: float
-    why: str
-    source: str
-
-
-@cache
-def _weights() -> dict[str, Weight]:
-    return {k: Weight(float(v["value"]), v["why"], v["source"]) for k, v in catalog.load("weights").items()}
-
-
-def weight(name: str) -> float:
-    """The log-odds of this kind of evidence (catalog/weights.toml)."""
-    return _weights()[name].value
 
 
 @dataclass(frozen=True)

@@ -333,7 +333,7 @@ def _not_lost(case: Case, burst: Burst, host: str | None) -> Iterator[Finding]:
                 + (f"; {words.listing(sorted(names)[:3])} only asked" if names else ""),
                 weight("xid_fatal")
                 if any(e.role == "cause" for e in hung) or len(firmware) > 1
-                else weight("xid_symptom") + 0.8,
+                else weight("firmware_hung"),
                 hung[:3],
                 host,
                 gpus,
@@ -343,7 +343,7 @@ def _not_lost(case: Case, burst: Burst, host: str | None) -> Iterator[Finding]:
                     case,
                     "gpu_app_fault",
                     f"a fault of the program on GPU {pci} came just before (Xid {number(program[0], 'xid')})",
-                    weight("xid_application") - 1.0,
+                    weight("fault_before_firmware"),
                     program[:2],
                     host,
                     gpus,
@@ -372,7 +372,7 @@ def _not_lost(case: Case, burst: Burst, host: str | None) -> Iterator[Finding]:
                     other[0].cause or "gpu_other",
                     f"GPU {pci}{where}: Xid {number(other[0], 'xid')}"
                     + (f" ({text(other[0], 'short')})" if text(other[0], "short") else ""),
-                    weight("xid_fatal") - 0.4,
+                    weight("xid_other"),
                     other[:3],
                     host,
                     gpus,
@@ -400,7 +400,7 @@ def same_card_in_many_ways(case: Case) -> Iterator[Finding]:
                 "gpu_other",
                 f"GPU {pci} failed in several ways (Xid {words.listing(map(str, numbers))}) with "
                 f"{len(programs)} different programs: the card rather than the programs",
-                weight("same_card_many_ways") + 0.8,
+                weight("same_card_many_ways"),
                 [inside[0], inside[-1]],
                 host,
                 _gpus(case, host, [pci]),
@@ -435,7 +435,7 @@ def corrected_errors_rising(case: Case) -> Iterator[Finding]:
             cause="gpu_ecc_leak",
             says=f"GPU {pci}: {len(inside)} storms of corrected memory errors (Xid 92) in "
             f"{words.duration((times[-1] - times[0]) / SECOND)}; {words_gap}",
-            weight=weight("ecc_trend") + 0.6 if rising else 0.8,
+            weight=weight("ecc_trend" if rising else "ecc_storms"),
             ranks=_ranks(case, [case.known.gpu(host, pci)]),
             hosts=(host,) if host else (),
             gpus=_gpus(case, host, [pci]),

@@ -53,7 +53,7 @@ def completions(case: Case) -> Iterator[Finding]:
             cause="nccl_setup",
             says="Retries ran out on the first traffic after set-up, on both sides: these adapters cannot talk to each "
             "other as configured (GID index, routing, flow control)",
-            weight=weight("set_up") + 0.6,
+            weight=weight("set_up") + weight("first_traffic"),
             events=errors[:2],
             detail="roce",
             inference=True,
@@ -64,12 +64,17 @@ def completions(case: Case) -> Iterator[Finding]:
             cause="fabric_error",
             says=f"{words.count(n, 'completion')} failed towards {peer}"
             + (", named by several hosts" if several else ""),
-            weight=weight("fabric_completion") if several else weight("fabric_completion") - 0.7,
+            weight=weight("fabric_completion") if several else weight("fabric_completion") + weight("one_witness"),
             hosts=(peer,) if several and peer not in reporters else (),
             events=errors[:3],
         )
     if not peers:
-        yield Finding(cause="fabric_error", says="Work requests failed in the adapter", weight=0.8, events=errors[:2])
+        yield Finding(
+            cause="fabric_error",
+            says="Work requests failed in the adapter",
+            weight=weight("adapter_unnamed"),
+            events=errors[:2],
+        )
 
 
 @rule
@@ -102,7 +107,7 @@ def peer_went_away(case: Case) -> Iterator[Finding]:
         says=f"{witnesses} lost the connection to {full}"
         + (", whose launcher went away too: everything there vanished, the host or its processes" if lost_store else "")
         + "; nothing of that host is in the pile",
-        weight=weight("peer_gone") + (0.3 if lost_store else -0.5),
+        weight=weight("peer_gone") + weight("launcher_gone" if lost_store else "peer_unexplained"),
         ranks=case.known.ranks_on(full),
         hosts=(full,),
         events=(inside[0], *lost_store[:1]),
@@ -140,7 +145,7 @@ def store_or_setup(case: Case) -> Iterator[Finding]:
         yield Finding(
             cause="store_lost",
             says="The process that held the TCPStore" + (f" on {host}" if host else "") + " was gone",
-            weight=0.4,
+            weight=weight("store_gone"),
             hosts=(host,) if host else (),
             events=broken[:1],
         )
@@ -169,7 +174,7 @@ def _went_without_a_word(case: Case, host: str, inside: list[Event], witnesses: 
         yield Finding(
             cause="process_missing",
             says=f"{witnesses} lost the connection to {host}; what the job wrote there is not in the pile",
-            weight=weight("peer_gone") - 0.5,
+            weight=weight("peer_gone") + weight("peer_unexplained"),
             ranks=ranks,
             hosts=(host,),
             events=(inside[0],),

@@ -122,7 +122,7 @@ def names_its_reason(case: Case) -> Iterator[Finding]:
             says=f"{_where(event, *ranks).capitalize()} {what}" + (f" ({why})" if why else ""),
             weight=weight("exception_specific" if event.role == "cause" else "exception_own") + max(shift, -4.0)
             if event.role == "cause"
-            else 0.9 + shift,
+            else weight("exception_symptom") + shift,
             ranks=ranks,
             hosts=hosts,
             gpus=(case.known.gpu(event.host, event.gpu_pci),) if event.gpu_pci else (),
@@ -195,7 +195,7 @@ def killed(case: Case) -> Iterator[Finding]:
             + (f" (pid {event.pid})" if event.pid is not None else "")
             + f" ended by {signal}"
             + ("" if spoke else " without a message of its own"),
-            weight=weight("killed_from_outside") + penalty - (1.5 if spoke else 0.0),
+            weight=weight("killed_from_outside") + penalty + (weight("spoke_before_signal") if spoke else 0.0),
             ranks=ranks,
             hosts=hosts,
             events=(event,),
@@ -209,7 +209,7 @@ def killed(case: Case) -> Iterator[Finding]:
                 says=f"{_where(event).capitalize()} was killed with SIGKILL while host memory was rising: the "
                 f"kernel's OOM "
                 "killer is likely, and not proven here",
-                weight=weight("killed_from_outside") - 0.9,
+                weight=weight("killed_from_outside") + weight("kernel_silent"),
                 ranks=ranks,
                 hosts=hosts,
                 events=(event, rising[1]),
@@ -297,7 +297,7 @@ def busy_elsewhere(case: Case) -> Iterator[Finding]:
             says=f"Rank {rank} was {what} and finished only after the others had given up"
             if overran
             else f"The last sign of life of rank {rank} is that it was {what}; nothing of it follows",
-            weight=weight("busy_line") + (1.0 if extra or overran else 0.4),
+            weight=weight("busy_line") + weight("busy_and_waited_for" if extra or overran else "busy_and_late"),
             ranks=(rank,),
             events=(last, *((overran,) if overran else ()), *extra),
             inference=True,
@@ -361,7 +361,7 @@ def loader_on_a_host(case: Case) -> Iterator[Finding]:
             says="A data-loader worker was killed with SIGKILL"
             + (f" on {host}" if host else "")
             + ": host memory until proven otherwise",
-            weight=1.6,
+            weight=weight("loader_killed"),
             ranks=tuple(sorted({e.rank for e in inside if e.rank is not None})),
             hosts=(host,) if host else (),
             events=(inside[0],),
@@ -378,7 +378,7 @@ def numbers_broke(case: Case) -> Iterator[Finding]:
             yield Finding(
                 cause="python_exception",
                 says=f"{_where(event).capitalize()} met NaN: {words.listing([event.evidence.text[:120]])}",
-                weight=1.2,
+                weight=weight("numbers_broke"),
                 ranks=ranks,
                 hosts=hosts,
                 events=(event,),

@@ -262,7 +262,9 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
             )
             continue
         few = max(1, OUTLIERS * len(members))
-        if missing and len(missing) + len(silent) > few and silent:
+        if groups[-1].backend == "gloo" and len(absent) > few:
+            cannot |= set(members)  # it says neither where it waits nor whether in a send or a collective
+        elif missing and len(missing) + len(silent) > few and silent:
             cannot |= set(missing) | set(silent)  # half a job that says nothing is a partition, not a list of culprits
         elif missing or (silent and len(silent) <= few):
             blame = missing or silent
@@ -316,8 +318,11 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
                 )
             else:
                 cannot |= set(waiting)
-    for rank in reporters:
-        cleared.setdefault(rank, WITNESS)
+    for group in groups:
+        if group.backend == "gloo" and not suspects:
+            cannot |= set(group.arrived)
+        for rank in group.arrived if group.backend != "gloo" or suspects else ():
+            cleared.setdefault(rank, WITNESS)
     named = {r for s in suspects for r in s.ranks}
     return Reconstruction(
         groups=tuple(groups),
@@ -457,7 +462,7 @@ def _with_reports(group: GroupState, reports: Sequence[GroupState]) -> GroupStat
     for other in reports:
         names = {n for n in (other.name, other.description) if n}
         same = not names or group.name in names or group.description in names
-        if other.seq == group.seq and other.op == group.op and same:
+        if other.backend != "gloo" and other.seq == group.seq and other.op == group.op and same:
             arrived = set(group.arrived) | {r for r in other.arrived if not group.members or r in group.members}
             return replace(
                 group,

@@ -785,6 +785,7 @@ def _state(group: _Standing, note: str | None = None) -> GroupState:
         description=group.description or None,
         backend=call.backend or None if call else None,
         members=group.ranks,
+        members_at_least=not group.key[0],
         op=call.op if call else None,
         seq=seq,
         numel_in=_numel(call.sizes_in) if call else None,

@@ -188,6 +188,7 @@ def _group(g: GroupState) -> dict[str, Any]:
         "op": g.op,
         "seq": g.seq,
         "members": list(g.members),
+        **_least(g),
         "arrived": list(g.arrived),
         "started": list(g.started),
         "completed": list(g.completed),
@@ -196,6 +197,10 @@ def _group(g: GroupState) -> dict[str, Any]:
         "timeout_ms": g.timeout_ms,
         "note": g.note,
     }
+
+
+def _least(g: GroupState) -> dict[str, bool]:
+    return {"members_at_least": True} if g.members_at_least else {}
 
 
 def _collective(g: GroupState | None) -> dict[str, Any] | None:
@@ -210,6 +215,7 @@ def _collective(g: GroupState | None) -> dict[str, Any] | None:
         "numel_out": g.numel_out,
         "timeout_ms": g.timeout_ms,
         "members": list(g.members),
+        **_least(g),
         "arrived": list(g.arrived),
         "missing": list(g.missing),
     }

@@ -214,6 +214,8 @@ class GroupState:
     backend: str | None = None
     members: tuple[int, ...] = ()
     """Global ranks; empty if no log tells."""
+    members_at_least: bool = False
+    """No log states the members: they are the ranks that were seen, and those below the highest of them."""
     op: str | None = None
     """Lower case profiling name without backend: 'all_reduce', '_all_gather_base', 'send' …"""
     seq: int | None = None

@@ -1,7 +1,7 @@
-"""Where things stand in the report's two drawings: the timeline and the wait-for graph. Numbers only; a template draws.
+"""Where things stand in the report's drawings: the timeline, the wait-for graph, and the small ones in its tables.
 
-Timeline: horizontal places are percent of the track's width (0–100, so that the page may be of any width), vertical
-ones are pixels. Graph: pixels of its own view box.
+Numbers only; a template draws. Horizontal places are percent of a drawing's width (0–100, so that the page may be of
+any width), vertical ones are pixels. The graph and the sparklines: pixels of their own view box.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ MAX_MARKS = 14
 MAX_NODES = 24
 """Nodes of a wait-for graph that is still readable. Our judgement."""
 _EDGE = 3.0
-"""Percent kept free at both ends of a track."""
+"""Percent kept free at both ends of a track; report.js counts on it."""
+_NAMED = 9.0
+"""Percent that a guide's name may take."""
 _NEAR = 4.5
 """Percent: marks closer than this are put on rows above each other."""
 _ROW = 20
@@ -75,6 +77,8 @@ class Lane:
     """y of the track's line."""
     more: int
     """Events of this lane that are not drawn."""
+    find: str
+    """What finds its events in the event table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +95,8 @@ class Guide:
     low: float
     high: float
     name: str
+    row: int
+    """Its name is written on this line, so that names do not cover each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +104,7 @@ class Timeline:
     lanes: tuple[Lane, ...]
     ticks: tuple[Tick, ...]
     guides: tuple[Guide, ...]
+    guide_rows: int
     step_us: int
     """Between two ticks."""
     first_us: int
@@ -139,17 +146,21 @@ def timeline(moments: Sequence[Moment], anchors: Mapping[str, tuple[int, int | N
 
     def place(at_us: int) -> float:
         share = (at_us - low) / (high - low)
-        return round(min(100.0, max(0.0, _EDGE + (100 - 2 * _EDGE) * share)), 2)
+        return round(min(100.0, max(0.0, _EDGE + (100 - 2 * _EDGE) * share)), 4)
 
+    guides: list[Guide] = []
+    for name, (at, error) in sorted(anchors.items(), key=lambda a: a[1][0]):
+        x = place(at)
+        near = {g.row for g in guides if x - g.x < _NAMED}
+        row = next(n for n in range(len(guides) + 1) if n not in near)
+        guides.append(Guide(x=x, low=place(at - (error or 0)), high=place(at + (error or 0)), name=name, row=row))
     step = next((s for s in _STEPS if (high - low) / s <= 6), _STEPS[-1])
     first = -(-low // step) * step
     return Timeline(
         lanes=tuple(_lanes(inside, place)),
         ticks=tuple(Tick(x=place(at), at_us=at) for at in range(first, high + 1, step)),
-        guides=tuple(
-            Guide(x=place(at), low=place(at - (error or 0)), high=place(at + (error or 0)), name=name)
-            for name, (at, error) in anchors.items()
-        ),
+        guides=tuple(guides),
+        guide_rows=max((g.row + 1 for g in guides), default=0),
         step_us=step,
         first_us=low,
         last_us=high,
@@ -171,7 +182,7 @@ def _lanes(moments: Sequence[Moment], place: Callable[[int], float]) -> Iterable
     if rest:
         begun = min(m.at_us - (m.waited_us or 0) for m in rest)
         ended = max(m.at_us for m in rest)
-        bar = Bar(x=place(begun), width=round(max(place(ended) - place(begun), 0.3), 2), label="from first to last")
+        bar = Bar(x=place(begun), width=round(max(place(ended) - place(begun), 0.3), 4), label="from first to last")
         yield Lane(
             host=f"{len(names) - len(drawn):,} more lanes",
             who=f"{len(rest):,} events",
@@ -180,12 +191,21 @@ def _lanes(moments: Sequence[Moment], place: Callable[[int], float]) -> Iterable
             height=38,
             base=19,
             more=len(rest),
+            find="",
         )
 
 
 def _in_order(name: tuple[str, str]) -> tuple[str, int, str]:
     digits = "".join(c for c in name[1] if c.isdigit())
     return (name[0], int(digits[:9]) if name[1].startswith("rank ") and digits else -1, name[1])
+
+
+def _find(name: tuple[str, str]) -> str:
+    """'host:node-1 rank:6', the search that report.js understands."""
+    host, (kind, _, which) = name[0], name[1].rpartition(" ")
+    column = "rank" if kind == "rank" else "gpu" if kind else ""
+    words = [f"host:{host}"] if host and " " not in host else []
+    return " ".join([*words, *([f"{column}:{which}"] if column else [])])
 
 
 def _lane(name: tuple[str, str], moments: Sequence[Moment], place: Callable[[int], float]) -> Lane:
@@ -215,7 +235,7 @@ def _lane(name: tuple[str, str], moments: Sequence[Moment], place: Callable[[int
         for m, x, row in placed
     )
     spans = sorted({(place(m.at_us - m.waited_us), x) for m, x, _ in placed if m.waited_us})
-    bars = tuple(Bar(x=x, width=round(max(end - x, 0.3), 2), label="waiting") for x, end in spans)
+    bars = tuple(Bar(x=x, width=round(max(end - x, 0.3), 4), label="waiting") for x, end in spans)
     return Lane(
         host=name[0],
         who=name[1],
@@ -224,6 +244,7 @@ def _lane(name: tuple[str, str], moments: Sequence[Moment], place: Callable[[int
         height=max(base + 14, 38),
         base=base,
         more=len(moments) - len(kept),
+        find=_find(name),
     )
 
 
@@ -296,7 +317,7 @@ def _columns(depth: Sequence[int]) -> tuple[list[tuple[int, int]], int, int]:
     for i, d in enumerate(depth):
         columns.setdefault(d, []).append(i)
     deepest, tallest = max(columns), max(map(len, columns.values()))
-    height = tallest * (NODE_HEIGHT + _GAP_Y) + 3 * _GAP_Y
+    height = tallest * (NODE_HEIGHT + _GAP_Y) + (3 * _GAP_Y if deepest > 1 else 0)
     centre = [(0, 0)] * len(depth)
     for d, column in columns.items():
         free = height - len(column) * NODE_HEIGHT
@@ -358,3 +379,88 @@ def _rim(centre: tuple[int, int], towards: tuple[int, int]) -> tuple[int, int]:
         NODE_WIDTH / 2 / abs(along) if along else math.inf, NODE_HEIGHT / 2 / abs(down) if down else math.inf, 1.0
     )
     return round(centre[0] + along * share), round(centre[1] + down * share)
+
+
+# --- small drawings in tables -----------------------------------------------------------------------------------------
+
+SPARK_WIDTH, SPARK_HEIGHT = 120, 22
+_SPARK_POINTS = 60
+"""Corners of a sparkline: one for every two pixels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spark:
+    """A series as one line: 'x,y x,y' in its own view box."""
+
+    points: str
+    guide: float | None
+    """Where the incident began, if that is inside."""
+    end: tuple[float, float]
+
+
+def spark(values: Sequence[tuple[int, float]], onset_us: int | None) -> Spark | None:
+    """A sparkline of (µs, value) pairs in order of time; None for fewer than two moments.
+
+    Where there are too many, the highest of each stretch stands for it: peaks are what such a line is read for.
+    """
+    if len(values) < 2 or values[0][0] == values[-1][0]:
+        return None
+    first, last = values[0][0], values[-1][0]
+    low, high = min(v for _, v in values), max(v for _, v in values)
+    tall = (high - low) or 1.0
+    highest: dict[int, tuple[int, float]] = {}
+    for at, value in values:
+        column = (at - first) * (_SPARK_POINTS - 1) // (last - first)
+        if column not in highest or value >= highest[column][1]:
+            highest[column] = (at, value)
+
+    def x(at: int) -> float:
+        return round(3 + (SPARK_WIDTH - 6) * (at - first) / (last - first), 1)
+
+    corners = [
+        (x(at), round(SPARK_HEIGHT - 4 - (SPARK_HEIGHT - 8) * (value - low) / tall, 1))
+        for _, (at, value) in sorted(highest.items())
+    ]
+    inside = onset_us is not None and first <= onset_us <= last
+    return Spark(
+        points=" ".join(f"{a:g},{b:g}" for a, b in corners),
+        guide=x(onset_us) if inside and onset_us is not None else None,
+        end=corners[-1],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """One stretch of a bar."""
+
+    x: float
+    width: float
+    kind: str
+
+
+def shares(parts: Sequence[tuple[str, int]], whole: int) -> tuple[Share, ...]:
+    """A bar of `whole`, cut into `parts` (kind, how many) from the left."""
+    found, begun = [], 0
+    for kind, count in parts:
+        if count > 0 and whole > 0:
+            found.append(Share(x=round(100 * begun / whole, 2), width=round(100 * count / whole, 2), kind=kind))
+            begun += count
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Where a clock may be, percent of the scale: its own reading and the ends of its error bar."""
+
+    x: float
+    low: float
+    high: float
+
+
+def reach(deviation_s: float, error_s: float, scale_s: float) -> Reach:
+    """`scale_s` seconds to either side of the middle fill the drawing."""
+
+    def place(seconds: float) -> float:
+        return round(min(98.0, max(2.0, 50 + 46 * seconds / scale_s)), 2)
+
+    return Reach(x=place(deviation_s), low=place(deviation_s - error_s), high=place(deviation_s + error_s))

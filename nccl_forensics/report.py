@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -210,13 +211,19 @@ _SHORT = {
         "rcu",
         "rdma",
         "shm",
-        "smi",
         "xfs",
-        "pg",
     )
 }
 _SHORT |= {
     "pcie": "PCIe",
+    "pg": "process group:",
+    "pgw": "debug wrapper:",
+    "nvrm": "NVIDIA driver:",
+    "proc": "driver's files:",
+    "smi": "nvidia-smi:",
+    "lspci": "lspci:",
+    "sel": "BMC log:",
+    "fm": "Fabric Manager:",
     "nvme": "NVMe",
     "nvlink": "NVLink",
     "nvswitch": "NVSwitch",
@@ -231,6 +238,13 @@ def _xids() -> dict[int, str]:
     """Xid → what it means, in few words (catalog/xid.toml)."""
     rows = catalog.load("xid").get("xid", [])
     return {r["number"]: str(r["short"]) for r in rows if isinstance(r, dict) and "number" in r and "short" in r}
+
+
+@cache
+def _meanings() -> dict[str, str]:
+    """Kind of a kernel or report line → what it means, in a sentence (catalog/kernel.toml)."""
+    rows = catalog.load("kernel").get("entry", [])
+    return {str(r["id"]): re.split(r"(?<=[.;]) ", str(r["meaning"]))[0].rstrip(";") for r in rows if "meaning" in r}
 
 
 def kind_words(event: Doc) -> str:
@@ -255,6 +269,10 @@ def cause_title(cause: str) -> str:
 
 def listed(numbers: object) -> tuple[int, ...]:
     return tuple(n for n in numbers if isinstance(n, int)) if isinstance(numbers, (list, tuple)) else ()
+
+
+def listed_numbers(values: object) -> tuple[float, ...]:
+    return tuple(float(n) for n in values if isinstance(n, (int, float))) if isinstance(values, (list, tuple)) else ()
 
 
 def or_na(value: object) -> str:
@@ -289,6 +307,10 @@ class Raw:
     """host, rank, GPU as far as known."""
     where: str
     """file:line"""
+    file: str
+    """Anchor of the file's row under Inputs; '' where it has none."""
+    sha256: str
+    """The first digits of the file's hash; '' where it was not taken."""
     before: tuple[str, ...]
     text: str | None
     after: tuple[str, ...]
@@ -320,6 +342,7 @@ class Occurrence:
     who: str
     role: str
     what: str
+    means: str
     where: str
     order: str
     """Which earlier one it cannot be ordered against, if any."""
@@ -354,6 +377,8 @@ class Cell:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCells:
     name: str
+    stage: str
+    """Heading of the first host of a pipeline's stage; '' for the others."""
     cells: tuple[Cell, ...]
     counts: tuple[tuple[str, str, int], ...]
     """(state, letter, how many), where there is no cell for each rank."""
@@ -376,6 +401,7 @@ class RankRow:
     completed: str
     exit: str
     waits: str
+    stage: str
     note: str
 
 
@@ -390,6 +416,8 @@ class RanksView:
     """The map in words."""
     table: Some
     notes: bool
+    stages: bool
+    """A group tells which rank is in which stage of a pipeline."""
     reporters: bool
     """Some cell is marked as a reporter's."""
 
@@ -408,6 +436,9 @@ class GroupRow:
     completed: str
     missing: str
     no_data: str
+    bar: tuple[pictures.Share, ...]
+    spoken: str
+    """The bar in words."""
     note: str
 
 
@@ -455,6 +486,7 @@ class IncidentView:
     actions: tuple[ActionRow, ...]
     not_to_blame: tuple[tuple[str, str], ...]
     not_to_blame_more: int
+    nobody_cleared: str
     unknown: tuple[str, ...]
     cannot_exclude: str
     onset: str
@@ -482,6 +514,8 @@ class GpuRow:
     seen: tuple[str, ...]
     """What was logged about it: 'Xid 79: 1 ×, 2026-04-22 03:14:17'."""
     details: tuple[tuple[str, str], ...]
+    trends: tuple[tuple[str, pictures.Spark], ...]
+    """(in words, the line) of what was read of it more than once."""
     suspect: bool
 
 
@@ -502,6 +536,7 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputView:
+    anchor: str
     path: str
     format: str
     status: str
@@ -523,6 +558,7 @@ class ClockView:
     error: str
     basis: str
     note: str
+    reach: pictures.Reach | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -541,7 +577,10 @@ class Page:
     ranks: RanksView | None
     gpus: Some
     gpus_details: bool
+    gpus_trends: bool
     clocks: Some
+    clocks_scale: str
+    """How many seconds to either side the clocks' drawing shows; '' for no drawing."""
     inputs: Some
     inputs_summary: str
     problems: Some
@@ -590,6 +629,9 @@ class _Lookup:
                 self.rank_of[row.get("host"), pci] = row["rank"]
 
         self._uncompared = {c.get("host") for c in doc.get("clocks") or () if c.get("compared") is False}
+        self.cards = {(h["name"], g.get("pci")) for h in doc.get("hosts") or () for g in h.get("gpus") or ()}
+        self.sha_of = {r["path"]: clean(r["sha256"], 64) for r in doc.get("inputs") or () if r.get("sha256")}
+        self.anchor_of = {row["path"]: f"f{n}" for n, row in _kept_inputs(doc)}
         self.base = _base([str(r["path"]) for r in doc.get("inputs") or ()])
         """The folder that all inputs lie in; left off where a path is shown."""
 
@@ -611,14 +653,19 @@ class _Lookup:
         same = [e for e in found if e.get("text") == evidence.get("text")]
         return same[0] if same else found[0] if found and evidence.get("line") is not None else None
 
+    def rank(self, event: Doc) -> int | None:
+        """Its rank, or that of its GPU."""
+        rank, pci = event.get("rank"), event.get("gpu_pci")
+        return self.rank_of.get((event.get("host"), pci)) if rank is None and pci else rank
+
     def place(self, event: Doc) -> tuple[str, str]:
         """(host, rank or device), in words: the event's lane."""
-        rank, host, pci = event.get("rank"), event.get("host"), event.get("gpu_pci")
-        if rank is None and pci:
-            rank = self.rank_of.get((host, pci))
+        rank, host, pci = self.rank(event), event.get("host"), event.get("gpu_pci")
         if host is None and rank is not None:
             host = self.host_of.get(rank)
-        who = f"rank {rank}" if rank is not None else f"GPU {clean(pci, 40)}" if pci else "system"
+        card = not pci or not self.cards or (event.get("host"), pci) in self.cards or event.get("kind") == "xid"
+        device = f"{'GPU' if card else 'PCI device'} {clean(pci, 40)}" if pci else "system"
+        who = f"rank {rank}" if rank is not None else device
         return (clean(host, 80) if host else "host not known"), who
 
 
@@ -653,13 +700,21 @@ def _upper(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+_NAMES = frozenset(("Python", "Slurm", "NVLink", "NCCL", "GPU", "CUDA"))
+
+
+def _lower(text: str) -> str:
+    """`text` as it stands inside a sentence."""
+    return text if text.split(" ", 1)[0].rstrip(",:") in _NAMES else text[:1].lower() + text[1:]
+
+
 def _headline(verdict: Doc, host_of: Mapping[int, str]) -> str:
     who, title = _culprit(verdict, host_of), cause_title(verdict["cause"])
     status = verdict["status"]
     if status == "undetermined":
         if verdict["cause"] == "undetermined":
             return "These files do not tell who caused the timeout"
-        return f"Not certain enough to name a culprit; perhaps: {title[:1].lower()}{title[1:]}"
+        return f"Not certain enough to name a culprit; perhaps: {_lower(title)}"
     if not who:
         return f"{'' if status == 'identified' else 'Probably: '}{title}. No single rank is to blame"
     claim = _claim(who, title, len(set(listed(verdict["culprit_ranks"]))))
@@ -677,22 +732,25 @@ def _claim(who: str, title: str, ranks: int) -> str:
             return f"{who} {rest}"
     if title.startswith("A node ") and who.startswith("host "):
         return f"{who} {title.removeprefix('A node ')}"
+    if title.startswith("Ranks "):  # they all did; these ones are why
+        return f"{_lower(title)} because of {who}"
     if title.startswith(("A ", "The ")):
         title = "the " + title.removeprefix("A ").removeprefix("The ")
-    return f"{who}: {title}"
+    return f"{who}: {_lower(title)}"
 
 
 def _collective(incident: Doc) -> str:
     c = incident.get("collective")
     if not c:
-        return "No collective is known"
+        return "Which collective this stopped is not known"
     name = clean(c.get("op") or "operation", 60)
     text = name + (f" no. {c['seq']:,}" if c.get("seq") is not None else "")
     group = c.get("description") or c.get("process_group")
     text += f" in process group {clean(group, 60)}" if group else ""
     members, arrived, missing = (listed(c.get(k)) for k in ("members", "arrived", "missing"))
     if members and arrived:
-        text += f"; {len(arrived):,} of {plural(len(members), 'rank')} had entered"
+        least = "at least " if c.get("members_at_least") else ""
+        text += f"; {len(arrived):,} of {least}{plural(len(members), 'rank')} had entered"
     if missing:
         text += f"; missing: {ranks_words(missing)}"
     if c.get("timeout_ms"):
@@ -752,6 +810,8 @@ def _raw(anchor: str, item: Doc, lookup: _Lookup) -> Raw:
         error="" if at is None else plus_minus(error),
         place=", ".join(x for x in (host, who) if x),
         where=lookup.where(item.get("source"), item.get("line")),
+        file=lookup.anchor_of.get(item.get("source"), ""),
+        sha256=lookup.sha_of.get(item.get("source"), "")[:16],
         before=tuple(clean(x, CONTEXT_CHARS) for x in (item.get("before") or ())[-3:]),
         text=None if text is None else clean(text),
         after=tuple(clean(x, CONTEXT_CHARS) for x in (item.get("after") or ())[:3]),
@@ -929,6 +989,7 @@ def _occurrences(
             who=who,
             role=event.get("role", "context"),
             what=kind_words(event),
+            means=_meanings().get(str(event.get("kind")), ""),
             where=lookup.where(event.get("source"), event.get("line")),
             order=order,
             drawn=m.number not in outside,
@@ -941,19 +1002,36 @@ def _left_out(holder: Doc) -> list[int]:
     return [rank for first, last in ranges for rank in range(first, last + 1)]
 
 
-def _ranks_view(rows: Sequence[Doc], prefix: str, reporters: set[int], limit: int, silent: int) -> RanksView:
+_PIPELINE = re.compile(r"pipeline|(?:^|_)pp(?:$|_|\d)", re.IGNORECASE)
+
+
+def _stages(groups: Sequence[Doc]) -> dict[int, int]:
+    """Rank → its stage: its place in a pipeline's group, by the names that Megatron, DeepSpeed and DeviceMesh give."""
+    found: dict[int, set[int]] = {}
+    for group in groups:
+        name = f"{group.get('description') or group.get('name') or ''}"
+        if _PIPELINE.search(name) and not group.get("members_at_least"):
+            for stage, rank in enumerate(listed(group.get("members"))):
+                found.setdefault(rank, set()).add(stage)
+    return {rank: stages.pop() for rank, stages in found.items() if len(stages) == 1}
+
+
+def _ranks_view(
+    rows: Sequence[Doc], prefix: str, reporters: set[int], limit: int, silent: int, stages: Mapping[int, int]
+) -> RanksView:
     """`silent`: how many more ranks there are of which nothing is known."""
     counts = Counter(_state(r) for r in rows)
     counts["no-data"] += silent
     legend = tuple((s, *STATES[s], counts[s]) for s in STATES if counts[s])
-    by_host: dict[str, list[Doc]] = {}
-    for row in sorted(rows, key=lambda r: r["rank"]):
-        by_host.setdefault(clean(row["host"], 80) if row.get("host") else NO_HOST, []).append(row)
+    by_host: dict[tuple[int, str], list[Doc]] = {}
     compressed = len(rows) + silent > MAX_CELLS
+    for row in sorted(rows, key=lambda r: r["rank"]):
+        stage = -1 if compressed else stages.get(row["rank"], len(stages))
+        by_host.setdefault((stage, clean(row["host"], 80) if row.get("host") else NO_HOST), []).append(row)
     hosts: list[HostCells] = []
     if compressed:
         alike: dict[tuple[tuple[str, str, int], ...], list[str]] = {}
-        for host, members in by_host.items():
+        for (_, host), members in by_host.items():
             tally = Counter(_state(r) for r in members)
             if host == NO_HOST:
                 tally["no-data"] += silent
@@ -962,9 +1040,12 @@ def _ranks_view(rows: Sequence[Doc], prefix: str, reporters: set[int], limit: in
         for pattern in order[:400]:
             names = alike[pattern]
             name = names[0] if len(names) == 1 else f"{len(names):,} hosts alike: {names[0]} to {names[-1]}"
-            hosts.append(HostCells(name=name, cells=(), counts=pattern))
+            hosts.append(HostCells(name=name, stage="", cells=(), counts=pattern))
     else:
-        for host, members in by_host.items():
+        said: int | None = None
+        for (stage, host), members in sorted(by_host.items(), key=lambda x: x[0][0]):
+            title = "" if not stages or stage == said else f"Stage {stage}" if stage < len(stages) else "No stage known"
+            said = stage
             cells = tuple(
                 Cell(
                     rank=r["rank"],
@@ -974,10 +1055,10 @@ def _ranks_view(rows: Sequence[Doc], prefix: str, reporters: set[int], limit: in
                 )
                 for r in members
             )
-            hosts.append(HostCells(name=host, cells=cells, counts=()))
+            hosts.append(HostCells(name=host, stage=title, cells=cells, counts=()))
     spoken = f"{plural(len(rows) + silent, 'rank')}: " + ", ".join(f"{n:,} {word}" for _, _, word, n in legend)
     chosen = sorted(sorted(rows, key=lambda r: (_INTEREST[_state(r)], r["rank"]))[:limit], key=lambda r: r["rank"])
-    table = tuple(_rank_row(r, prefix) for r in chosen)
+    table = tuple(_rank_row(r, prefix, stages.get(r["rank"])) for r in chosen)
     return RanksView(
         total=len(rows) + silent,
         legend=legend,
@@ -986,6 +1067,7 @@ def _ranks_view(rows: Sequence[Doc], prefix: str, reporters: set[int], limit: in
         spoken=spoken,
         table=Some(rows=table, more=len(rows) + silent - len(table)),
         notes=any(r.note for r in table),
+        stages=bool(stages),
         reporters=any(c.reporter for h in hosts for c in h.cells),
     )
 
@@ -995,7 +1077,7 @@ def _state(row: Doc) -> str:
     return state if state in STATES else "no-data"
 
 
-def _rank_row(row: Doc, prefix: str) -> RankRow:
+def _rank_row(row: Doc, prefix: str, stage: int | None) -> RankRow:
     gpu = row.get("gpu") or {}
     state = _state(row)
     waits = listed(row.get("waiting_on"))
@@ -1015,6 +1097,7 @@ def _rank_row(row: Doc, prefix: str) -> RankRow:
         completed=or_na(row.get("last_completed")),
         exit=or_na(row.get("exit")),
         waits=span(waits, 4) if waits else "–",
+        stage=or_na(stage),
         note=clean(row["note"], ROW_CHARS) if row.get("note") else "",
     )
 
@@ -1026,9 +1109,14 @@ def _group_row(group: Doc) -> GroupRow:
             return "n/a"
         if len(members) < 2:
             return f"rank {members[0]}" if members else "none"
-        return f"{span(members, 6)} ({len(members):,} ranks)"
+        least = "at least " if key == "members" and group.get("members_at_least") else ""
+        return f"{span(members, 6)} ({least}{len(members):,} ranks)"
 
     timeout = group.get("timeout_ms")
+    count = {key: len(set(listed(group.get(key)))) for key in ("members", "arrived", "completed", "missing", "no_data")}
+    waiting = max(0, count["arrived"] - count["completed"])
+    parts = [("done", count["completed"]), ("in", waiting), ("out", count["missing"]), ("none", count["no_data"])]
+    words = {"done": "completed", "in": "arrived and waiting", "out": "missing", "none": "without data"}
     return GroupRow(
         name=or_na(group.get("name") or group.get("process_group")),
         description=clean(group["description"], 80) if group.get("description") else "",
@@ -1042,6 +1130,8 @@ def _group_row(group: Doc) -> GroupRow:
         completed=who("completed"),
         missing=who("missing"),
         no_data=who("no_data"),
+        bar=pictures.shares(parts, max(count["members"], sum(n for _, n in parts))),
+        spoken=", ".join(f"{n:,} {words[kind]}" for kind, n in parts if n),
         note=clean(group["note"]) if group.get("note") else "",
     )
 
@@ -1132,6 +1222,8 @@ def _facts(incident: Doc, lookup: _Lookup) -> Iterator[tuple[str, str]]:
         text = "Not known: no complete time (with its year) in these files"
     yield "When", text
     text = f"{_upper(confidence_word(verdict['confidence']))}, {verdict['confidence']:.2f} of 1"
+    if verdict["status"] == "undetermined":
+        text = _upper(_sure(verdict))
     if verdict["alternatives"]:
         other = max(verdict["alternatives"], key=lambda a: a["confidence"])
         who = f" ({ranks_words(listed(other['culprit_ranks']))})" if other["culprit_ranks"] else ""
@@ -1154,7 +1246,7 @@ def _facts(incident: Doc, lookup: _Lookup) -> Iterator[tuple[str, str]]:
     if cost.get("gpu_hours") is not None:
         parts.insert(0, f"{cost['gpu_hours']:,.1f} GPU hours")
     if parts:
-        yield "Cost", "; ".join(parts)
+        yield "Cost", _upper("; ".join(parts))
 
 
 STATUS_WORDS = {"identified": "Identified", "suspected": "Suspected", "undetermined": "Cannot tell"}
@@ -1162,6 +1254,8 @@ STATUS_WORDS = {"identified": "Identified", "suspected": "Suspected", "undetermi
 
 def _sure(verdict: Doc) -> str:
     confidence = float(verdict["confidence"])
+    if verdict["status"] == "undetermined":
+        return f"the likeliest explanation has {confidence:.2f} of 1" if confidence >= 0.05 else "nothing stands out"
     return f"{confidence_word(confidence)} confidence, {confidence:.2f}"
 
 
@@ -1169,14 +1263,15 @@ def _cleared(verdict: Doc, lookup: _Lookup | None) -> list[ClearedRow]:
     """The cleared suspects; ranks with the same reason and no line of their own share a row."""
     together: dict[tuple[object, ...], list[Doc]] = {}
     for n, c in enumerate(verdict.get("cleared") or ()):
-        alone = c.get("rank") is None or (c.get("text") and lookup)
-        together.setdefault((n,) if alone else ("", c["why"]), []).append(c)
+        card = c.get("gpu_pci") is not None
+        alone = (c.get("rank") is None and not card) or (c.get("text") and lookup)
+        together.setdefault((n,) if alone else (card, c["why"]), []).append(c)
     rows = []
     for group in together.values():
-        c, ranks = group[0], [c["rank"] for c in group if c.get("rank") is not None]
+        c = group[0]
         rows.append(
             ClearedRow(
-                who=_upper(ranks_words(ranks)) if len(group) > 1 else clean(c["who"], 160),
+                who=_upper(_together(group)) if len(group) > 1 else clean(c["who"], 160),
                 why=sentence(clean(c["why"])),
                 where=lookup.where(c["source"], c.get("line")) if lookup and c.get("source") else "",
                 text=clean(c["text"], ROW_CHARS) if c.get("text") else None,
@@ -1185,24 +1280,57 @@ def _cleared(verdict: Doc, lookup: _Lookup | None) -> list[ClearedRow]:
     return rows
 
 
-def _not_to_blame(verdict: Doc) -> list[tuple[str, str]]:
+def _together(group: Sequence[Doc]) -> str:
+    """Who was cleared for one reason: 'ranks 0–2', 'the GPUs of ranks 0, 4', 'GPUs 0000:20:1c.0, 0000:90:1c.0'."""
+    ranks = [c["rank"] for c in group if c.get("rank") is not None]
+    if group[0].get("gpu_pci") is None:
+        return ranks_words(ranks)
+    if len(ranks) == len(group):
+        return f"the GPU{'s' if len(group) > 1 else ''} of {ranks_words(ranks)}"
+    names = [clean(c["gpu_pci"], 40) for c in group]
+    return "GPUs " + ", ".join(names[:4]) + (f" and {len(names) - 4:,} more" if len(names) > 4 else "")
+
+
+def _not_to_blame(verdict: Doc, rows: Sequence[Doc] = ()) -> list[tuple[str, str]]:
+    """(who, why); `rows`: the ranks' states. Those against whom nothing speaks come last."""
     found = [(row.who, row.why) for row in _cleared(verdict, None)]
-    cleared = {c.get("rank") for c in verdict.get("cleared") or ()}
-    reporters = [r for r in listed(verdict["reporting_ranks"]) if r not in listed(verdict["culprit_ranks"])]
+    if verdict["status"] == "identified" and not _culprit(verdict, {}):
+        return found  # who reported it is one of those who made it
+    named = set(listed(verdict["culprit_ranks"])) | set(listed(verdict.get("cannot_exclude")))
+    said = named | {c["rank"] for c in verdict.get("cleared") or () if c.get("rank") is not None}
     for who, _ in found:
         if who.lower().startswith("rank"):
-            for low, high in re.findall(r"(\d{1,7})(?:[–-](\d{1,7}))?", who):
-                cleared.update(r for r in reporters if int(low) <= r <= int(high or low))
-    cleared.update(listed(verdict.get("cannot_exclude")))
-    left = [r for r in reporters if r not in cleared]
-    if left and verdict["status"] != "undetermined":
-        word = "It" if len(left) == 1 else "They"
-        found.append((_upper(ranks_words(left)), f"{word} reported the timeout. A reporter waits for somebody else."))
-    elif left and not found:
+            for low, high in re.findall(r"(\d{1,7})(?:[–-](\d{1,7}))?", who.partition(" (")[0]):
+                said.update(range(int(low), min(int(high or low), int(low) + 10**6) + 1))
+    reporters = [r for r in listed(verdict["reporting_ranks"]) if r not in said]
+    if reporters and verdict["status"] != "undetermined":
+        word = "It" if len(reporters) == 1 else "They"
         found.append(
-            (_upper(ranks_words(left)), "Reporting the timeout is no sign of guilt: a reporter waits for others.")
+            (_upper(ranks_words(reporters)), f"{word} reported the timeout. A reporter waits for somebody else.")
         )
+    elif reporters and not found:
+        found.append(
+            (_upper(ranks_words(reporters)), "Reporting the timeout is no sign of guilt: a reporter waits for others.")
+        )
+    if verdict["status"] == "identified":
+        said.update(reporters)
+        for other in verdict["alternatives"]:
+            said.update(listed(other["culprit_ranks"]))
+        others = [r["rank"] for r in rows if r["rank"] not in said and _state(r) in ("waiting", "blocked", "completed")]
+        if others:
+            its = "its" if len(others) == 1 else "their"
+            found.append(
+                (
+                    _upper(ranks_words(others)),
+                    f"Nothing in {its} data speaks against {'it' if its == 'its' else 'them'}.",
+                )
+            )
     return found
+
+
+def _bare(text: str) -> str:
+    """What is to be collected, however it is asked for: an action and a gap in the evidence may be the same."""
+    return text.removeprefix("Collect: ").rstrip(".").lower()
 
 
 def _incident(doc: Doc, incident: Doc, lookup: _Lookup, table_rows: int) -> IncidentView:
@@ -1217,7 +1345,10 @@ def _incident(doc: Doc, incident: Doc, lookup: _Lookup, table_rows: int) -> Inci
         )
         for a in verdict["actions"]
     )
-    blameless = _not_to_blame(verdict)
+    said = [_bare(a.do) for a in actions]
+    unknown = tuple(x for x in map(clean, verdict["missing_evidence"][:20]) if _bare(x) not in said[:1])
+    wanted = {_bare(x) for x in unknown}
+    blameless = _not_to_blame(verdict, rows)
     waits = _waits(incident, rows)
     excluded = listed(verdict.get("cannot_exclude"))
     error = incident.get("onset_uncertainty_s")
@@ -1234,16 +1365,26 @@ def _incident(doc: Doc, incident: Doc, lookup: _Lookup, table_rows: int) -> Inci
         summary=clean(verdict["summary"]),
         facts=tuple(_facts(incident, lookup)),
         first=actions[0] if actions else None,
-        actions=actions[1:],
+        actions=tuple(a for a in actions[1:] if _bare(a.do) not in wanted),
         not_to_blame=tuple(blameless[:4]),
         not_to_blame_more=max(0, len(blameless) - 4),
-        unknown=tuple(sentence(clean(x)) for x in verdict["missing_evidence"][:20]),
+        nobody_cleared="No single rank is to blame: it took all of those that are named here."
+        if verdict["status"] == "identified" and not _culprit(verdict, lookup.host_of)
+        else "Nobody could be cleared.",
+        unknown=tuple(map(sentence, unknown)),
         cannot_exclude=ranks_words(excluded) if excluded else "",
         onset="time not known" if onset is None and detected is None else when,
         steps=some(steps, MAX_STEPS),
         weights=any(s.weight for s in steps[:MAX_STEPS]),
         timeline=_timeline(doc, incident, lookup, anchors),
-        ranks=_ranks_view(rows, prefix, set(listed(verdict["reporting_ranks"])), table_rows, len(_left_out(holder))),
+        ranks=_ranks_view(
+            rows,
+            prefix,
+            set(listed(verdict["reporting_ranks"])),
+            table_rows,
+            len(_left_out(holder)),
+            _stages(incident.get("groups") or ()),
+        ),
         groups=some(_groups(incident), MAX_GROUPS),
         edges=some(_edges(waits), MAX_EDGES),
         graph=_graph(waits, set(listed(verdict["culprit_ranks"]))),
@@ -1279,6 +1420,8 @@ def _gpus(doc: Doc, lookup: _Lookup) -> Some:
     cards += [(host, {"pci": pci}) for host, pci in by_place if (host, pci) not in known]
     cards.sort(key=lambda c: (c[0], c[1].get("pci")) not in by_place and (c[0], c[1].get("pci")) not in suspects)
     rows = []
+    onset = next((t for i in doc["incidents"] if (t := micros(i["onset"])) is not None), None)
+    trends = _series(lookup)
     for host, gpu in cards[:MAX_GPUS]:
         place = (host, gpu.get("pci"))
         rows.append(
@@ -1287,15 +1430,86 @@ def _gpus(doc: Doc, lookup: _Lookup) -> Some:
                 index=or_na(gpu.get("index")),
                 pci=or_na(gpu.get("pci")),
                 rank=or_na(lookup.rank_of.get((host, gpu.get("pci") or ""))),
-                model=or_na(gpu.get("model")),
+                model=or_na(gpu.get("model")) if place in known else "another PCI device",
                 uuid=or_na(gpu.get("uuid")),
                 serial=or_na(gpu.get("serial")),
                 seen=tuple(_seen(by_place.get(place, ()) if gpu.get("pci") else ())),
                 details=tuple((clean(k, 40), or_na(v)) for k, v in list((gpu.get("details") or {}).items())[:16]),
+                trends=tuple(_trends(trends.get(place) or {}, onset)),
                 suspect=place in suspects,
             )
         )
     return Some(rows=tuple(rows), more=len(cards) - len(rows))
+
+
+TRENDS = {
+    "temperature_c": ("temperature", " °C"),
+    "memory_temperature_c": ("memory temperature", " °C"),
+    "power_draw_w": ("power", " W"),
+    "gpu_used_bytes": ("memory", " GiB"),
+    "step_ms": ("time for a step", " s"),
+    "ecc_volatile_corrected": ("ECC corrected", ""),
+    "ecc_volatile_uncorrected": ("ECC uncorrectable", ""),
+    "ecc_aggregate_corrected": ("ECC corrected, lifetime", ""),
+    "ecc_aggregate_uncorrected": ("ECC uncorrectable, lifetime", ""),
+    "remapped_corrected": ("rows remapped, corrected", ""),
+    "remapped_uncorrected": ("rows remapped, uncorrectable", ""),
+    "pcie_replays": ("PCIe replays", ""),
+}
+"""A field of events → its name, its unit in the table."""
+_SCALE = {"gpu_used_bytes": 2**30, "step_ms": 1000}
+MAX_TRENDS = 4
+"""Of one GPU, those that moved first."""
+Series = dict[str, list[tuple[int, float]]]
+
+
+def _series(lookup: _Lookup) -> dict[tuple[object, object], Series]:
+    """What events say of a GPU over time, by (host, PCI address): its own readings, and its rank's steps and memory."""
+    place_of = {rank: place for place, rank in lookup.rank_of.items()}
+    found: dict[tuple[object, object], Series] = {}
+    before: dict[object, tuple[int, int, object]] = {}
+    for event in lookup.events:
+        at, fields = micros(event.get("time")), event.get("fields") or {}
+        rank, pci = event.get("rank"), event.get("gpu_pci")
+        place = (event.get("host"), pci) if pci else place_of.get(rank) if isinstance(rank, int) else None
+        if at is None or place is None:
+            continue
+        read: dict[str, object] = {str(fields.get("metric")): fields.get("value")} if "metric" in fields else {}
+        read |= {key: fields[key] for key in TRENDS if key in fields}
+        series = found.setdefault(place, {})
+        step, file = fields.get("step"), event.get("source")
+        if event.get("kind") == "progress" and isinstance(step, int):
+            if place in before and "step_ms" not in read:
+                at_before, step_before, file_before = before[place]
+                if file == file_before and step > step_before and at > at_before:
+                    read["step_ms"] = (at - at_before) / 1000 / (step - step_before)
+            before[place] = (at, step, file)
+        for key, value in read.items():
+            if key in TRENDS and isinstance(value, (int, float)) and not isinstance(value, bool):
+                series.setdefault(key, []).append((at, float(value)))
+        whole, ages = listed_numbers(fields.get("values")), listed_numbers(fields.get("ages_s"))
+        if event.get("kind") == "gpu-trend" and len(whole) == len(ages) and fields.get("metric") in TRENDS:
+            series.setdefault(str(fields["metric"]), []).extend(
+                (at - round(age * 1e6), value) for age, value in zip(ages, whole, strict=True)
+            )
+    return found
+
+
+def _trends(series: Series, onset: int | None) -> Iterator[tuple[str, pictures.Spark]]:
+    """(words, sparkline) of each series with two moments or more; those that changed come first."""
+    drawn = []
+    for order, (key, (name, unit)) in enumerate(TRENDS.items()):
+        values = sorted(series.get(key, ()))
+        picture = pictures.spark(values, onset)
+        if picture is None:
+            continue
+        first, last, peak = (v / _SCALE.get(key, 1) for v in (values[0][1], values[-1][1], max(v for _, v in values)))
+        text = f"{name} {first:.4g} to {last:.4g}{unit}"
+        if peak > max(first, last):
+            text += f", at most {peak:.4g}"
+        drawn.append((len({v for _, v in values}) == 1, order, text, picture))
+    for _, _, text, picture in sorted(drawn, key=lambda d: d[:2])[:MAX_TRENDS]:
+        yield text, picture
 
 
 def _seen(events: Sequence[Doc]) -> Iterator[str]:
@@ -1345,7 +1559,7 @@ def _events(lookup: _Lookup, budget: int) -> Some:
                 when=moment(at, error) if at is not None else "not known",
                 error=plus_minus(error) if at is not None else "",
                 host=or_na(e.get("host")),
-                rank=or_na(e.get("rank")),
+                rank=or_na(lookup.rank(e)),
                 gpu=or_na(e.get("gpu_pci")),
                 role=clean(e.get("role", "context"), 20),
                 severity=clean(e.get("severity", "info"), 20),
@@ -1361,12 +1575,17 @@ def _events(lookup: _Lookup, budget: int) -> Some:
 _STATUS_ORDER = {"failed": 0, "partial": 1, "skipped": 2, "read": 3}
 
 
+def _kept_inputs(doc: Doc) -> list[tuple[int, Doc]]:
+    """(number, row) of the inputs that are shown, those with trouble first to stay, in the document's order."""
+    rows = list(enumerate(doc.get("inputs") or (), 1))
+    return sorted(sorted(rows, key=lambda r: (_STATUS_ORDER.get(r[1]["status"], 3), r[0]))[:MAX_INPUTS])
+
+
 def _inputs(doc: Doc, lookup: _Lookup) -> Some:
-    rows = list(doc["inputs"])
     events = Counter(e.get("source") for e in lookup.events)
-    kept = sorted(range(len(rows)), key=lambda i: (_STATUS_ORDER.get(rows[i]["status"], 3), i))[:MAX_INPUTS]
     shown = [
         InputView(
+            anchor=lookup.anchor_of[r["path"]],
             path=lookup.path(r["path"]),
             format=or_na(r["format"]),
             status=r["status"],
@@ -1379,9 +1598,9 @@ def _inputs(doc: Doc, lookup: _Lookup) -> Some:
             last=moment(t, 1) if (t := micros(r.get("last_time"))) is not None else "n/a",
             sha256=clean(r["sha256"], 64) if r.get("sha256") else "",
         )
-        for r in (rows[i] for i in sorted(kept))
+        for _, r in _kept_inputs(doc)
     ]
-    return Some(rows=tuple(shown), more=len(rows) - len(shown))
+    return Some(rows=tuple(shown), more=len(doc["inputs"]) - len(shown))
 
 
 def _inputs_summary(doc: Doc) -> str:
@@ -1404,6 +1623,43 @@ def _coverage(doc: Doc) -> str:
     known = len(ranks) + len(left_out)
     text = f"{known - len(silent):,} of {plural(known, 'known rank')} left data"
     return f"{text}; nothing from {ranks_words(silent)}." if silent else f"{text}."
+
+
+QUARTER_S = 900
+"""Zones differ by whole quarters of an hour."""
+DRIFT_S = 120
+"""A clock farther off a quarter than this is wrong, not in another zone. Our judgement."""
+
+
+def _deviation(clock: Doc) -> float | None:
+    """Seconds that a wall clock is off, its zone left aside; 0 for one that counts from a boot; None: not known."""
+    offset = clock["offset_s"]
+    if offset is None or clock["uncertainty_s"] is None:
+        return None
+    if clock["basis"] == "boot-time" or abs(offset) > 10**8:
+        return 0.0
+    rest = math.remainder(float(offset), QUARTER_S)
+    return rest if abs(rest) <= DRIFT_S else float(offset)
+
+
+def _clocks_scale(clocks: Sequence[Doc]) -> float:
+    return max((abs(d) + float(c["uncertainty_s"]) for c in clocks if (d := _deviation(c)) is not None), default=0.0)
+
+
+def _clocks(clocks: Sequence[Doc], scale: float) -> Iterator[ClockView]:
+    for c in clocks:
+        deviation = _deviation(c)
+        yield ClockView(
+            clock=clean(c["clock"], 160),
+            host=or_na(c.get("host")),
+            offset=_offset(c["offset_s"]),
+            error=plus_minus(c["uncertainty_s"]),
+            basis=clean(c["basis"], 40),
+            note=clean(c["note"]) if c.get("note") else "",
+            reach=None
+            if deviation is None or not scale
+            else pictures.reach(deviation, float(c["uncertainty_s"]), scale),
+        )
 
 
 def _offset(seconds: float | None) -> str:
@@ -1433,6 +1689,7 @@ def _page(doc: Doc) -> Page:
         title = incidents[0].headline
     else:
         title = f"{len(doc['incidents'])} failures were found"
+    scale = _clocks_scale(doc["clocks"])
     own_ranks = any(i.ranks.total for i in incidents)
     return Page(
         title=title,
@@ -1446,23 +1703,12 @@ def _page(doc: Doc) -> Page:
         base=clean(lookup.base),
         incidents=incidents,
         incidents_more=len(doc["incidents"]) - len(shown),
-        ranks=None if own_ranks or not world else _ranks_view(doc["ranks"], "", set(), 1024, len(_left_out(doc))),
+        ranks=None if own_ranks or not world else _ranks_view(doc["ranks"], "", set(), 1024, len(_left_out(doc)), {}),
         gpus=gpus,
         gpus_details=any(g.details for g in gpus.rows),
-        clocks=some(
-            (
-                ClockView(
-                    clock=clean(c["clock"], 160),
-                    host=or_na(c.get("host")),
-                    offset=_offset(c["offset_s"]),
-                    error=plus_minus(c["uncertainty_s"]),
-                    basis=clean(c["basis"], 40),
-                    note=clean(c["note"]) if c.get("note") else "",
-                )
-                for c in doc["clocks"]
-            ),
-            MAX_INPUTS,
-        ),
+        gpus_trends=any(g.trends for g in gpus.rows),
+        clocks=some(_clocks(doc["clocks"], scale), MAX_INPUTS),
+        clocks_scale=duration(scale) if scale else "",
         inputs=_inputs(doc, lookup),
         inputs_summary=_inputs_summary(doc),
         problems=some(

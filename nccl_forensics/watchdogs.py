@@ -187,7 +187,9 @@ def _world(events: Sequence[Event], known: Identities) -> tuple[int | None, bool
     return likely_world({r for r in seen if r is not None} | set(known.ranks)), False
 
 
-def _state(stuck: _Stuck, members: tuple[int, ...], missing: tuple[int, ...], no_data: tuple[int, ...]) -> GroupState:
+def _state(
+    stuck: _Stuck, members: tuple[int, ...], stated: bool, missing: tuple[int, ...], no_data: tuple[int, ...]
+) -> GroupState:
     first = next(iter(stuck.reports.values()))
     op = Counter(text(e, "op") for e in stuck.reports.values()).most_common(1)[0][0]
     starts = [s for e in stuck.reports.values() if (s := _started_ns(e)) is not None]
@@ -196,6 +198,7 @@ def _state(stuck: _Stuck, members: tuple[int, ...], missing: tuple[int, ...], no
         description=stuck.desc,
         backend="gloo" if first.kind == "gloo-wait" else "nccl",
         members=members,
+        members_at_least=bool(members) and not stated,
         op=OPS.get(op or "", op.lower() if op else None),
         seq=stuck.seq,
         numel_in=number(first, "numel_in"),
@@ -236,7 +239,7 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
         absent = tuple(r for r in members if r not in s.reports)
         missing = tuple(r for r in absent if r in alive and r not in reporters)
         silent = tuple(r for r in absent if r not in alive)
-        groups.append(_state(s, members, missing, silent))
+        groups.append(_state(s, members, stated, missing, silent))
         seen = tuple(e.evidence for e in list(s.reports.values())[:3])
         what = _what(groups[-1])
         if members and absent:

@@ -196,7 +196,7 @@ FIRST_SCREEN = {
         "No file or setting is known that would settle it.",
     ],
     "undetermined": [
-        "Cannot tell low confidence, 0.20",
+        "Cannot tell the likeliest explanation has 0.20 of 1",
         "These files do not tell who caused the timeout",
         "Nobody is named",
         "Cannot be excluded: ranks 0, 1, 3.",

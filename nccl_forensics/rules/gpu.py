@@ -254,6 +254,13 @@ def _short(event: Event) -> str:
     return event.evidence.text[:160]
 
 
+def _switch(event: Event) -> str:
+    """The switch as the line names it: its number, its PCI address, or neither."""
+    index = number(event, "switch")
+    name = text(event, "switch_pci") if index is None else index
+    return "An NVSwitch" if name is None else f"NVSwitch {name}"
+
+
 def _not_lost(case: Case, burst: Burst, host: str | None) -> Iterator[Finding]:
     where = f" in {host}" if host else ""
     by_gpu: dict[str, list[Event]] = defaultdict(list)
@@ -270,7 +277,7 @@ def _not_lost(case: Case, burst: Burst, host: str | None) -> Iterator[Finding]:
         first = min([*real_links, *fatal_switch], key=at)
         gpus = _gpus(case, host, {e.gpu_pci for e in links if e.gpu_pci})
         what = (
-            f"NVSwitch {number(first, 'switch')} reports fatal SXid {number(first, 'sxid')}"
+            f"{_switch(first)} reports fatal SXid {number(first, 'sxid')}"
             if first.kind == "sxid"
             else f"NVLink error Xid {number(first, 'xid')} on GPU {first.gpu_pci}"
         )

@@ -8,7 +8,7 @@ import logging
 import os
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -189,6 +189,17 @@ def _analysis(paths: tuple[str, ...], common: Common, window: Any = None) -> Any
 )
 @click.option("--until", metavar="TIME", help="Leave out what was logged later.")
 @click.option(
+    "--redact",
+    is_flag=True,
+    help="Stable aliases for hosts, addresses, users, paths, names and secrets in every output.",
+)
+@click.option(
+    "--redaction-map",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Where the private list of aliases and originals goes; one that is there is used and extended.",
+)
+@click.option(
     "--exit-code", is_flag=True, help="Exit with 10 identified, 11 suspected, 12 undetermined, 0 no incident."
 )
 @_common
@@ -201,6 +212,8 @@ def analyze(
     perfetto: Path | None,
     since: str | None,
     until: str | None,
+    redact: bool,
+    redaction_map: Path | None,
     exit_code: bool,
     common: Common,
 ) -> None:
@@ -216,6 +229,8 @@ def analyze(
     Exit status: 0 the analysis is written (also when nothing failed or nothing could be told), 1 a fault of ours,
     2 wrong usage, 3 no readable input.
     """
+    if redaction_map is not None and not redact:
+        _fail("--redaction-map goes with --redact.", WRONG_USAGE)
     _run(
         paths,
         common,
@@ -225,6 +240,8 @@ def analyze(
         events=events,
         perfetto=perfetto,
         between=(since, until),
+        redact=redact,
+        redaction_map=redaction_map,
         exit_code=exit_code,
     )
 
@@ -239,17 +256,21 @@ def _run(
     events: Path | None = None,
     perfetto: Path | None = None,
     between: tuple[str | None, str | None] = (None, None),
+    redact: bool = False,
+    redaction_map: Path | None = None,
     exit_code: bool = False,
 ) -> None:
     import json
 
     from nccl_forensics import document, export, pipeline, report, window
 
-    target = output if output is not None else Path(f"{_name(paths)}.report.html")
+    target = output if output is not None else Path(f"{'redacted' if redact else _name(paths)}.report.html")
     given = (target, *(Path(x) for x in (json_, markdown) if x is not None))
-    written = [p for p in (*given, events, perfetto) if p is not None and p != STDOUT]
+    written = [p for p in (*given, events, perfetto, redaction_map) if p is not None and p != STDOUT]
+    inputs = (*paths, *([common.hosts] if common.hosts is not None else ()))
     if given.count(STDOUT) > 1:
         _fail("only one of -o, --json and --markdown can go to stdout. Name a file for the others.", WRONG_USAGE)
+    hidden = None
     try:
         if len({p.absolute() for p in written}) < len(written):
             raise InputError(
@@ -259,44 +280,61 @@ def _run(
             export.check_events(events)
         limits = window.window(*between, _zone(common.timezone))
         for place in written:
-            export.check(place, (*paths, *([common.hosts] if common.hosts is not None else ())))
+            export.check(place, inputs)
+        if redact:
+            from nccl_forensics.redact import Redactor, read_map
+
+            hidden = Redactor(read_map(redaction_map) if redaction_map is not None else None)
     except InputError as err:
         _fail(str(err), WRONG_USAGE)
-    analysis = _analysis(paths, common, limits)
+    analysis = _analysis(paths, common if hidden is None else replace(common, no_progress=True), limits)
     if not any(r.status in ("read", "partial") for r in analysis.rows):
-        for row in analysis.rows[:20]:
-            click.echo(f"  {row.path}: {row.status}: {row.reason}", err=True)
+        unread: Any = [{"path": r.path, "status": r.status, "reason": r.reason} for r in analysis.rows[:20]]
+        for row in unread if hidden is None else hidden.redacted(unread):
+            click.echo(f"  {row['path']}: {row['status']}: {row['reason']}", err=True)
         _fail("none of these files could be read as a log, dump or report. `nccl-forensics inspect` lists them all.", 3)
     analysis = pipeline.fingerprints(analysis)
     command = shlex.join(["nccl-forensics", "analyze", *paths])
     doc = document.build(analysis, command=command, timezone=common.timezone)
+    rows = [document.event(e) for e in analysis.events] if events is not None or hidden is not None else []
+    if hidden is not None:
+        doc, rows = hidden.document(doc, rows)
+        if output is None:
+            target = Path(f"redacted-{hidden.fingerprint(doc)}.report.html")
+    ticket = report.ticket(doc)
+    text = json.dumps(doc, ensure_ascii=False, indent=1) + "\n"
+    pages: list[tuple[Path, str | bytes]] = [(target, report.html(doc))]
+    if json_ is not None:
+        pages.append((Path(json_), text))
+    if markdown is not None:
+        pages.append((Path(markdown), report.markdown(doc) + "\n"))
     try:
-        if target == STDOUT:
-            click.echo(report.html(doc))
-        else:
-            export.write(target, report.html(doc))
-        text = json.dumps(doc, ensure_ascii=False, indent=1) + "\n"
-        if json_ == "-":
-            click.echo(text, nl=False)
-        elif json_ is not None:
-            export.write(Path(json_), text)
-        if markdown == "-":
-            click.echo(report.markdown(doc))
-        elif markdown is not None:
-            export.write(Path(markdown), report.markdown(doc) + "\n")
         if events is not None:
-            export.events(events, (document.event(e) for e in analysis.events))
+            pages.append((events, export.events(events, rows)))
         if perfetto is not None:
             from nccl_forensics import trace
 
-            export.write(perfetto, trace.trace(doc))
+            pages.append((perfetto, trace.trace(doc)))
+        if hidden is not None:
+            if left := hidden.leaks([text, ticket, json.dumps(rows), *(p for _, p in pages if isinstance(p, str))]):
+                _fail(f"nothing was written: after redaction there was still an original ({', '.join(left)}).", 1)
+            if output is None:
+                export.check(target, inputs)
+            if redaction_map is not None:
+                export.write(redaction_map, hidden.map_text(), private=True)
+        for place, page in pages:
+            if place == STDOUT and isinstance(page, str):
+                click.echo(page, nl=not page.endswith("\n"))
+            else:
+                export.write(place, page)
     except InputError as err:
-        _fail(str(err), WRONG_USAGE)
+        _fail(str(err if hidden is None else hidden.cover(str(err))), WRONG_USAGE)
     if not common.quiet:
         if STDOUT not in given:
-            click.echo(report.ticket(doc))
+            click.echo(ticket)
         if target != STDOUT:
-            click.echo(f"Report: {target}", err=True)
+            shown = str(target) if hidden is None or output is None else hidden.cover_path(str(target))
+            click.echo(f"Report: {shown}", err=True)
     if exit_code and analysis.incidents:
         best = max(analysis.incidents, key=lambda i: i.verdict.confidence)
         sys.exit(STATUS[best.verdict.status])

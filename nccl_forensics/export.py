@@ -65,8 +65,10 @@ def _is_own(path: Path) -> bool:
         return sniff.is_own(file.read(4096))
 
 
-def write(path: Path, content: str | bytes) -> None:
+def write(path: Path, content: str | bytes, *, private: bool = False) -> None:
     """Write under a temporary name beside `path`, then rename; a link's file is written, not the link.
+
+    `private`: nobody but the owner may read it (mode 0600).
 
     A pipe or a device is written to directly. Raises InputError if that can't be done.
     """
@@ -81,7 +83,7 @@ def write(path: Path, content: str | bytes) -> None:
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{path.name}.", delete=False) as beside:
             temporary = Path(beside.name)
             beside.write(data)
-        temporary.chmod(0o666 & ~_umask())
+        temporary.chmod(0o600 if private else 0o666 & ~_umask())
         temporary.replace(target)
     except OSError as err:
         if temporary is not None:
@@ -104,13 +106,12 @@ def check_events(path: Path) -> None:
         raise InputError("Parquet needs pyarrow: pip install 'nccl-forensics[parquet]', or write .csv or .jsonl.")
 
 
-def events(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """`rows` as documents' events to FILE.csv, FILE.jsonl or FILE.parquet. Raises InputError for another ending."""
+def events(path: Path, rows: Iterable[dict[str, Any]]) -> str | bytes:
+    """`rows` as documents' events, as FILE.csv, FILE.jsonl or FILE.parquet holds them. InputError for another."""
     check_events(path)
     kind = path.suffix.lower()
     if kind == ".jsonl":
-        write(path, "".join(json.dumps(r, ensure_ascii=False, sort_keys=True) + "\n" for r in rows))
-        return
+        return "".join(json.dumps(r, ensure_ascii=False, sort_keys=True) + "\n" for r in rows)
     import pandas as pd
 
     table = pd.DataFrame(
@@ -120,8 +121,7 @@ def events(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     table["rank"] = table["rank"].astype("Int64")
     table["line"] = table["line"].astype("Int64")
     if kind == ".csv":
-        write(path, table.to_csv(index=False))
-        return
+        return str(table.to_csv(index=False))
     buffer = io.BytesIO()
     table.to_parquet(buffer, index=False)
-    write(path, buffer.getvalue())
+    return buffer.getvalue()

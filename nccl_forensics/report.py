@@ -569,6 +569,7 @@ class Page:
     command: str
     zone: str
     redacted: bool
+    aliases: str
     coverage: str
     digest: str
     base: str
@@ -1674,6 +1675,15 @@ def _digest(doc: Doc) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest() if lines else ""
 
 
+def _aliases(redacted: object) -> str:
+    """How many aliases of which kind a redacted document has; '' for another."""
+    if not isinstance(redacted, dict):
+        return ""
+    from nccl_forensics.redact import summary
+
+    return summary(redacted["aliases"])
+
+
 def _page(doc: Doc) -> Page:
     lookup = _Lookup(doc)
     world = len(doc["ranks"])
@@ -1698,6 +1708,7 @@ def _page(doc: Doc) -> Page:
         command=clean(tool["command"]) if tool.get("command") else "",
         zone=clean(tool["timezone"], 60) if tool.get("timezone") else "",
         redacted=bool(tool.get("redacted")),
+        aliases=_aliases(tool.get("redacted")),
         coverage=_coverage(doc),
         digest=_digest(doc),
         base=clean(lookup.base),

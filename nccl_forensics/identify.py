@@ -372,11 +372,16 @@ def identify(
     return Identities(
         ranks=ranks,
         gpus=gpus,
-        world_size=worlds.most_common(1)[0][0] if worlds else likely_world(hosts or ()),
+        world_size=worlds.most_common(1)[0][0] if worlds else _listed_world(hosts or ()),
         stated=bool(hosts),
         devices_chosen=any(e.kind == "setting" and str(e.details.get("name", "")).startswith("CUDA_") for e in events),
         problems=tuple(problems),
     )
+
+
+def _listed_world(ranks: Collection[int]) -> int | None:
+    """How many ranks a list has that leaves none out; None for a list of some."""
+    return len(ranks) if ranks and set(ranks) == set(range(len(ranks))) else None
 
 
 def likely_world(seen: Iterable[int]) -> int | None:

@@ -246,9 +246,9 @@ def offsets(blocks: Sequence[Block]) -> Offsets:
     base = min(b.base_ns for b in used)
     busiest = _busiest(used)
     rows = [r for b in used if (r := _rows(b, number, base, busiest)) is not None]
-    windows = list(_windows(rows))
-    if not windows:
+    if not rows:
         return found
+    windows = list(_windows(rows))
     bounds = _solved(windows, number[busiest], len(names))
     middles = _middles(bounds, len(names))
     tied = np.nonzero(np.isfinite(middles))[0]

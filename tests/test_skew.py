@@ -125,3 +125,9 @@ def test_simulated_hosts_with_bad_clocks() -> None:
     assert sum(score.inside for score in scores) >= 0.95 * offsets
     bars = sorted(bar for score in scores for bar in score.bars_s)
     assert bars[len(bars) // 2] < 0.5
+
+
+def test_meetings_that_nobody_is_known_to_have_left_tie_nothing() -> None:
+    nobody = np.full((2, 3), np.inf)
+    block = skew.Block(clocks=("a", "b"), entered=np.zeros((2, 3)), left=nobody, base_ns=BASE)
+    assert skew.offsets([block]).clocks == ()

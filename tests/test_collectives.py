@@ -138,9 +138,8 @@ def test_recorded_whatever_the_clocks(path: Path, expect: dict[str, Any]) -> Non
 def test_dumps_removed_at_random() -> None:
     """The small form of benchmarks/removal.py: who is named is guilty, the guilty are named or open."""
     found = [draw for case in removal.cases() for draw in removal.draws(case, range(2))]
-    names = sum(len(x.named) for x in found)
-    assert names > 100
-    assert sum(len(x.wrong) for x in found) <= 0.02 * names
+    assert sum(len(x.named) for x in found) > 100
+    assert [x for x in found if x.wrong] == []
     assert [x for x in found if x.lost] == []
     assert [x for x in found if x.unjudged] == []
 

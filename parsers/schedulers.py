@@ -85,7 +85,7 @@ def slurm_oom(line: Line) -> Iterator[Event]:
             severity="critical",
             cause="host_oom_kill",
             host=found["node"] or line.host,
-            **({"task": int(found["task"])} if found["task"] else {}),
+            task=int(found["task"]) if found["task"] else line.peeled.task,
             details={"kills": number(found["n"])},
         )
 
@@ -237,37 +237,37 @@ def deepspeed(line: Line) -> Iterator[Event]:
 def mpi_exit(line: Line) -> Iterator[Event]:
     """The rank is MPI's: the global one, as these jobs start one process for each rank."""
     if found := MPI.search(near(line)):
-        code = -int(found["signal"])
         rank, pid = int(found["rank"]), int(found["pid"])
-        yield exit_event(line, code, signal_name(code), first=True, rank=rank, pid=pid, host=found["host"])
+        yield exit_event(line, -int(found["signal"]), first=True, rank=rank, pid=pid, host=found["host"])
 
 
-@parser(title="MPI: the first process that failed", literals=["rocess name: [", " RUNNING AT "])
+def _behind(line: Line, form: re.Pattern[str]) -> re.Match[str] | None:
+    """Where one of the next few lines of the same block has this form."""
+    return next((found for other in followers(line, 4, 8) if (found := form.search(other.text))), None)
+
+
+@parser(title="Open MPI: the first process that failed", literals=["rocess name: ["])
 def mpi_first(line: Line) -> Iterator[Event]:
-    """Open MPI's block of the first process with an exit code of its own; MPICH's of a bad termination."""
-    text = near(line)
-    found = MPI_FIRST.search(text)
-    hydra = None if found else HYDRA.search(text)
-    if not found and not hydra:
-        return
-    form = MPI_CODE if found else HYDRA_CODE
-    ended = next((x for other in followers(line, 4, 8) if (x := form.search(other.text))), None)
-    if ended is None:
-        return
-    code = -int(ended["signal"]) if hydra and ended["signal"] else int(ended["code"])
-    if hydra and 0 < code < 32:
-        code = -code  # Hydra gives the wait status of a process that a signal ended
-    if found:
-        yield exit_event(line, code, signal_name(code), first=True, rank=int(found["rank"]))
-    elif hydra:
-        yield exit_event(line, code, signal_name(code), first=True, pid=int(hydra["pid"]), host=hydra["host"])
+    """The first process with an exit code of its own."""
+    found = MPI_FIRST.search(near(line))
+    if found and (ended := _behind(line, MPI_CODE)):
+        yield exit_event(line, int(ended["code"]), first=True, rank=int(found["rank"]))
+
+
+@parser(title="MPICH: a bad termination", literals=[" RUNNING AT "])
+def hydra_exit(line: Line) -> Iterator[Event]:
+    """Hydra gives the wait status of a process that a signal ended, or the signal."""
+    found = HYDRA.search(near(line))
+    if found and (ended := _behind(line, HYDRA_CODE)):
+        code = int(ended["code"] or ended["signal"])
+        code = -code if ended["signal"] or 0 < code < 32 else code
+        yield exit_event(line, code, first=True, pid=int(found["pid"]), host=found["host"])
 
 
 @parser(title="Lightning: a child ended", literals=["Child process with PID", "] Received SIGTERM: 15"])
 def lightning_exit(line: Line) -> Iterator[Event]:
     if found := LIGHTNING.search(near(line)):
-        code = int(found["code"])
-        yield exit_event(line, code, signal_name(code), rank=None, local_rank=None, pid=int(found["pid"]))
+        yield exit_event(line, int(found["code"]), rank=None, local_rank=None, pid=int(found["pid"]))
     elif found := LIGHTNING_TERM.search(line.raw.decode("utf-8", "backslashreplace")):
         yield line.event(
             "agent-death",

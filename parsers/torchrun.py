@@ -86,10 +86,20 @@ def exit_role(name: str | None) -> tuple[Role, Severity, str | None]:
 
 
 def exit_event(
-    line: Line, code: int | None, name: str | None, *, first: bool = False, error_file: str | None = None, **who: Any
+    line: Line,
+    code: int | None,
+    name: str | None = None,
+    *,
+    first: bool = False,
+    error_file: str | None = None,
+    **who: Any,
 ) -> Event:
-    """How a process ended, in the same words whoever tells it: `code` as the launcher gives it, the signal's `name`."""
-    role, severity, cause = exit_role(name or signal_name(code))
+    """How a process ended, in the same words whoever tells it: `code` as the launcher gives it.
+
+    `name`: the signal's, where the line says it; else that of the code.
+    """
+    name = name or signal_name(code)
+    role, severity, cause = exit_role(name)
     details: dict[str, Detail] = {"code": code, "signal": name, "first": first, "error_file": error_file}
     return line.event("exit", role=role, severity=severity, cause=cause, details=details, **who)
 
@@ -97,10 +107,7 @@ def exit_event(
 @parser(title="torchrun: a child's end, from the agent", literals=["failed (exitcode: "])
 def torchrun_failed(line: Line) -> Iterator[Event]:
     if found := FAILED.search(near(line)):
-        code = int(found["code"])
-        yield exit_event(
-            line, code, signal_name(code), local_rank=int(found["local"]), rank=None, pid=int(found["pid"])
-        )
+        yield exit_event(line, int(found["code"]), local_rank=int(found["local"]), rank=None, pid=int(found["pid"]))
 
 
 @parser(title="torchrun: the failure block", literals=["exitcode  :", "exitcode: "])

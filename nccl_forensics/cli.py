@@ -58,6 +58,21 @@ class Common:
     no_progress: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What `analyze` is to write besides the report, about what, and how; its other options by their names."""
+
+    json_: str | None = None
+    markdown: str | None = None
+    events: Path | None = None
+    perfetto: Path | None = None
+    since: str | None = None
+    until: str | None = None
+    redact: bool = False
+    redaction_map: Path | None = None
+    exit_code: bool = False
+
+
 def _common(function: Any) -> Any:
     """The options of `Common`, given to the command as one `common`."""
 
@@ -136,7 +151,7 @@ def _progress(common: Common) -> Any:
     return show
 
 
-def _analysis(paths: tuple[str, ...], common: Common, window: Any = None) -> Any:
+def _analysis(paths: tuple[str, ...], common: Common, zone: tzinfo | None, window: Any = None) -> Any:
     from nccl_forensics import collect, pipeline
 
     show = _progress(common)
@@ -144,7 +159,7 @@ def _analysis(paths: tuple[str, ...], common: Common, window: Any = None) -> Any
         return pipeline.analyze(
             paths,
             stdin=sys.stdin.buffer if "-" in paths else None,
-            zone=_zone(common.timezone),
+            zone=zone,
             year=common.year,
             hosts=common.hosts,
             limits=collect.Limits(**dict(common.limits)),
@@ -203,20 +218,7 @@ def _analysis(paths: tuple[str, ...], common: Common, window: Any = None) -> Any
     "--exit-code", is_flag=True, help="Exit with 10 identified, 11 suspected, 12 undetermined, 0 no incident."
 )
 @_common
-def analyze(
-    paths: tuple[str, ...],
-    output: Path | None,
-    json_: str | None,
-    markdown: str | None,
-    events: Path | None,
-    perfetto: Path | None,
-    since: str | None,
-    until: str | None,
-    redact: bool,
-    redaction_map: Path | None,
-    exit_code: bool,
-    common: Common,
-) -> None:
+def analyze(paths: tuple[str, ...], output: Path | None, common: Common, **wanted: Any) -> None:
     """Read a pile of logs and name the culprit.
 
     PATH is a folder, a file, an archive (tar, zip, gz, xz, zst, in one another), or - for stdin. The ticket summary
@@ -229,44 +231,20 @@ def analyze(
     Exit status: 0 the analysis is written (also when nothing failed or nothing could be told), 1 a fault of ours,
     2 wrong usage, 3 no readable input.
     """
-    if redaction_map is not None and not redact:
-        _fail("--redaction-map goes with --redact.", WRONG_USAGE)
-    _run(
-        paths,
-        common,
-        output,
-        json_=json_,
-        markdown=markdown,
-        events=events,
-        perfetto=perfetto,
-        between=(since, until),
-        redact=redact,
-        redaction_map=redaction_map,
-        exit_code=exit_code,
-    )
+    _run(paths, common, output, Wanted(**wanted))
 
 
-def _run(
-    paths: tuple[str, ...],
-    common: Common,
-    output: Path | None,
-    *,
-    json_: str | None = None,
-    markdown: str | None = None,
-    events: Path | None = None,
-    perfetto: Path | None = None,
-    between: tuple[str | None, str | None] = (None, None),
-    redact: bool = False,
-    redaction_map: Path | None = None,
-    exit_code: bool = False,
-) -> None:
+def _run(paths: tuple[str, ...], common: Common, output: Path | None, wanted: Wanted) -> None:
     import json
 
     from nccl_forensics import document, export, pipeline, report, window
 
-    target = output if output is not None else Path(f"{'redacted' if redact else _name(paths)}.report.html")
-    given = (target, *(Path(x) for x in (json_, markdown) if x is not None))
-    written = [p for p in (*given, events, perfetto, redaction_map) if p is not None and p != STDOUT]
+    if wanted.redaction_map is not None and not wanted.redact:
+        _fail("--redaction-map goes with --redact.", WRONG_USAGE)
+    target = output if output is not None else Path(f"{'redacted' if wanted.redact else _name(paths)}.report.html")
+    given = (target, *(Path(x) for x in (wanted.json_, wanted.markdown) if x is not None))
+    others = (wanted.events, wanted.perfetto, wanted.redaction_map)
+    written = [p for p in (*given, *others) if p is not None and p != STDOUT]
     inputs = (*paths, *([common.hosts] if common.hosts is not None else ()))
     if given.count(STDOUT) > 1:
         _fail("only one of -o, --json and --markdown can go to stdout. Name a file for the others.", WRONG_USAGE)
@@ -276,18 +254,19 @@ def _run(
             raise InputError(
                 "two outputs have the same name. Name a file for each of -o, --json, --markdown, --events, --perfetto."
             )
-        if events is not None:
-            export.check_events(events)
-        limits = window.window(*between, _zone(common.timezone))
+        if wanted.events is not None:
+            export.check_events(wanted.events)
+        zone = _zone(common.timezone)
+        limits = window.window(wanted.since, wanted.until, zone)
         for place in written:
             export.check(place, inputs)
-        if redact:
+        if wanted.redact:
             from nccl_forensics.redact import Redactor, read_map
 
-            hidden = Redactor(read_map(redaction_map) if redaction_map is not None else None)
+            hidden = Redactor(read_map(wanted.redaction_map) if wanted.redaction_map is not None else None)
     except InputError as err:
         _fail(str(err), WRONG_USAGE)
-    analysis = _analysis(paths, common if hidden is None else replace(common, no_progress=True), limits)
+    analysis = _analysis(paths, common if hidden is None else replace(common, no_progress=True), zone, limits)
     if not any(r.status in ("read", "partial") for r in analysis.rows):
         unread: Any = [{"path": r.path, "status": r.status, "reason": r.reason} for r in analysis.rows[:20]]
         for row in unread if hidden is None else hidden.redacted(unread):
@@ -296,32 +275,32 @@ def _run(
     analysis = pipeline.fingerprints(analysis)
     command = shlex.join(["nccl-forensics", "analyze", *paths])
     doc = document.build(analysis, command=command, timezone=common.timezone)
-    rows = [document.event(e) for e in analysis.events] if events is not None or hidden is not None else []
+    rows = [document.event(e) for e in analysis.events] if wanted.events is not None or hidden is not None else []
     if hidden is not None:
         doc, rows = hidden.document(doc, rows)
         if output is None:
             target = Path(f"redacted-{hidden.fingerprint(doc)}.report.html")
     ticket = report.ticket(doc)
-    text = json.dumps(doc, ensure_ascii=False, indent=1) + "\n"
     pages: list[tuple[Path, str | bytes]] = [(target, report.html(doc))]
-    if json_ is not None:
-        pages.append((Path(json_), text))
-    if markdown is not None:
-        pages.append((Path(markdown), report.markdown(doc) + "\n"))
+    if wanted.json_ is not None:
+        pages.append((Path(wanted.json_), json.dumps(doc, ensure_ascii=False, indent=1) + "\n"))
+    if wanted.markdown is not None:
+        pages.append((Path(wanted.markdown), report.markdown(doc) + "\n"))
     try:
-        if events is not None:
-            pages.append((events, export.events(events, rows)))
-        if perfetto is not None:
+        if wanted.events is not None:
+            pages.append((wanted.events, export.events(wanted.events, rows)))
+        if wanted.perfetto is not None:
             from nccl_forensics import trace
 
-            pages.append((perfetto, trace.trace(doc)))
+            pages.append((wanted.perfetto, trace.trace(doc)))
         if hidden is not None:
-            if left := hidden.leaks([text, ticket, json.dumps(rows), *(p for _, p in pages if isinstance(p, str))]):
+            texts = [page if isinstance(page, str) else json.dumps(rows) for _, page in pages]  # Parquet is no text
+            if left := hidden.leaks([ticket, *texts]):
                 _fail(f"nothing was written: after redaction there was still an original ({', '.join(left)}).", 1)
             if output is None:
                 export.check(target, inputs)
-            if redaction_map is not None:
-                export.write(redaction_map, hidden.map_text(), private=True)
+            if wanted.redaction_map is not None:
+                export.write(wanted.redaction_map, hidden.map_text(), private=True)
         for place, page in pages:
             if place == STDOUT and isinstance(page, str):
                 click.echo(page, nl=not page.endswith("\n"))
@@ -335,7 +314,7 @@ def _run(
         if target != STDOUT:
             shown = str(target) if hidden is None or output is None else hidden.cover_path(str(target))
             click.echo(f"Report: {shown}", err=True)
-    if exit_code and analysis.incidents:
+    if wanted.exit_code and analysis.incidents:
         best = max(analysis.incidents, key=lambda i: i.verdict.confidence)
         sys.exit(STATUS[best.verdict.status])
 
@@ -368,7 +347,7 @@ def inspect(paths: tuple[str, ...], json_: str | None, common: Common) -> None:
             export.check(Path(json_), paths)
         except InputError as err:
             _fail(str(err), WRONG_USAGE)
-    analysis = _analysis(paths, common)
+    analysis = _analysis(paths, common, _zone(common.timezone))
     doc = document.build(analysis) | inventory.survey(analysis)
     if json_ is not None:
         names = ("schema", "tool", "inputs", "hosts", "clocks", "problems", "files", "coverage", "missing")
@@ -438,4 +417,4 @@ def demo(output: Path | None, list_: bool, name: str) -> None:
         samples = importlib.import_module("nccl_forensics.samples")
         inputs, options = samples.bundle(path)
         common = Common(timezone=options.get("timezone"), year=options.get("year"))
-        _run(inputs, common, output if output is not None else Path(f"{name}.report.html"))
+        _run(inputs, common, output if output is not None else Path(f"{name}.report.html"), Wanted())

@@ -162,6 +162,12 @@ def test_a_bad_year_is_wrong_usage(here: Path, year: str) -> None:
     assert list(here.iterdir()) == []
 
 
+def test_an_unknown_zone_is_said_once(here: Path) -> None:
+    (here / "kern.log").write_bytes(XID)
+    result = ended(run("analyze", "kern.log", "--timezone", "Mars/Olympus", "--since", "2026-11-25", "--quiet"), 0)
+    assert result.stderr.count("Mars/Olympus") == 1
+
+
 def test_hosts_file(here: Path) -> None:
     (here / "hosts").write_text("5 n1 1 0000:c1:00.0\n", encoding="utf-8")
     (here / "kern.log").write_bytes(XID)

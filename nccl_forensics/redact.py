@@ -467,8 +467,9 @@ class Redactor:
                 self.alias(kind, text)
         matched = {text: self._matched(text) for text in every}
         paths = {text for kind, text in fields if kind == "path"}
+        finder = self._compile()  # of what is known now; `cover` searches for what paths add
         for text, half in matched.items():
-            known = self._found(half)
+            known = finder.sub(self._put_known, half)
             self._half[text] = self._place(known) if text in paths else _PLACE.sub(self._put_place, known)
         self._compile()
         self._used.clear()

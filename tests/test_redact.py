@@ -11,6 +11,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -302,13 +303,15 @@ def found_in(text: str, outputs: dict[str, str]) -> list[str]:
     encoded = [base64.b64encode(("x" * n + text).encode()).decode()[4 * (n > 0) : -4] for n in range(3)]
     found = []
     for name, output in outputs.items():
-        low = VIEWS.setdefault(output, "\0".join(views(output)))
+        low = all_views(output)
         if text.lower() in low or text.encode().hex() in low or any(len(e) > 7 and e in output for e in encoded):
             found.append(name)
     return found
 
 
-VIEWS: dict[str, str] = {}
+@cache
+def all_views(output: str) -> str:
+    return "\0".join(views(output))
 
 
 @pytest.fixture(scope="module")

@@ -507,12 +507,12 @@ def _compared(
     def whose(event: Event) -> str:
         return owners[event.clock] if event.clock is not None else ""
 
-    blocks = meetings.of_logs([e for e in placed if is_dated(e.time_ns)], whose)
+    dated = [e for e in placed if is_dated(e.time_ns)]
+    blocks = meetings.of_logs(dated, whose)
     if dumps:
         blocks += meetings.of_dumps(dumps, _clocks_of_ranks(dumps, places, placed, owners))
     offsets = skew.offsets(blocks)
     if entered:
-        dated = [e for e in placed if is_dated(e.time_ns)]
         for jump in meetings.set_while_waiting(dated, entered, whose):
             offsets.set_later(*jump)
     for step in steps:

@@ -432,7 +432,7 @@ def _bare(token: Any) -> Any:
     return group, kind, peer, stack
 
 
-def _choose(dumps: Iterable[Dump], problems: list[Problem]) -> dict[int, Dump]:
+def choose(dumps: Iterable[Dump], problems: list[Problem]) -> dict[int, Dump]:
     """One dump for each rank: whole before damaged, of the newest incident, with stacks and newest within it."""
     by_rank: dict[int, list[Dump]] = defaultdict(list)
     for dump in dumps:
@@ -461,7 +461,7 @@ def _choose(dumps: Iterable[Dump], problems: list[Problem]) -> dict[int, Dump]:
     return chosen
 
 
-def _keys(dumps: Mapping[int, Dump]) -> tuple[dict[Key, dict[int, list[int]]], dict[Key, str]]:
+def group_keys(dumps: Mapping[int, Dump]) -> tuple[dict[Key, dict[int, list[int]]], dict[Key, str]]:
     """Group → rank → indices into that rank's dump.groups; and each group's name."""
     known: dict[tuple[str, str], set[tuple[int, ...]]] = defaultdict(set)
     for dump in dumps.values():
@@ -501,7 +501,7 @@ def _job(dumps: dict[int, Dump], expected_world: int | None, problems: list[Prob
     done = {rank: _done(dump) for rank, dump in dumps.items()}
     last_row = {rank: dump.count - 1 for rank, dump in dumps.items()}
     posting = {rank for rank, dump in dumps.items() if np.any(dump.flags & P2P)}
-    keys, names = _keys(dumps)
+    keys, names = group_keys(dumps)
     job = _Job(dumps, done, {}, world, problems)
     for key, where in keys.items():
         for rank, infos in where.items():
@@ -1156,7 +1156,7 @@ def reconstruct(dumps: Sequence[Dump], *, expected_world: int | None = None) -> 
     `expected_world`: how many ranks the job had, where something else tells it. Independent of the order of `dumps`.
     """
     problems: list[Problem] = []
-    chosen = _choose(dumps, problems)
+    chosen = choose(dumps, problems)
     if not chosen:
         return Reconstruction(problems=tuple(problems))
     job = _job(chosen, expected_world, problems)

@@ -544,14 +544,10 @@ def _other_node(case: Case, ranks: tuple[int, ...]) -> tuple[str, ...]:
     halves = (tuple(range(world // 2)), tuple(range(world // 2, world)))
     if world % 2 or ranks not in halves or len(ranks) < 2:
         return ()
-    spoke: dict[int | None, set[str | None]] = {}
-    for event in case.events:
-        spoke.setdefault(event.rank, set()).add(short(event.host) if event.host else None)
-    spoke.pop(None, None)
-    hosts = {h for inside in spoke.values() for h in inside}
-    return (
-        (OTHER_NODE,) if set(spoke) == set(range(world)) - set(ranks) and len(hosts) == 1 and None not in hosts else ()
-    )
+    spoke = [e for e in case.events if e.rank is not None]
+    hosts = {short(e.host) if e.host else None for e in spoke}
+    others = {e.rank for e in spoke} == set(range(world)) - set(ranks)
+    return (OTHER_NODE,) if others and len(hosts) == 1 and None not in hosts else ()
 
 
 def _unique(found: Iterable[Finding]) -> list[Finding]:

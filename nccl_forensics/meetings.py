@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nccl_forensics import skew
-from nccl_forensics.collectives import _choose, _keys  # which of several dumps counts, which groups are one
+from nccl_forensics.collectives import choose, group_keys  # which of several dumps counts, which groups are one
 from nccl_forensics.dumps import COMPLETED, P2P, Dump
 from nccl_forensics.model import Event, number
 
@@ -78,7 +78,7 @@ def _product(size: Sequence[int]) -> int:
 
 def entered(dumps: Sequence[Dump]) -> Entered:
     """Of each rank's dump that the analysis uses."""
-    return Entered(_choose(dumps, []))
+    return Entered(choose(dumps, []))
 
 
 # --- dumps ------------------------------------------------------------------------------------------------------------
@@ -100,11 +100,11 @@ class _Rows:
 
 def of_dumps(dumps: Sequence[Dump], clock_of: Mapping[int, str]) -> list[skew.Block]:
     """One block for each process group that spans several clocks. `clock_of`: rank → its host's clock."""
-    chosen = {rank: dump for rank, dump in _choose(dumps, []).items() if rank in clock_of and dump.count}
+    chosen = {rank: dump for rank, dump in choose(dumps, []).items() if rank in clock_of and dump.count}
     found: list[skew.Block] = []
     signatures: dict[Any, int] = {}
     numbers: dict[int, Ints] = {}
-    keys, _ = _keys(chosen)
+    keys, _ = group_keys(chosen)
     for (members, _, _), where in keys.items():
         clocks = tuple(sorted({clock_of[rank] for rank in where}))
         if len(clocks) < 2 or not members or any(len(infos) != 1 for infos in where.values()):

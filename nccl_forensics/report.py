@@ -612,7 +612,7 @@ def _base(paths: Sequence[str]) -> str:
     return base if len(base) > SHORT_BASE and "!" not in base else ""
 
 
-class _Lookup:
+class Lookup:
     """Events by place, ranks by number and GPU; made once for a document."""
 
     def __init__(self, doc: Doc) -> None:
@@ -762,7 +762,7 @@ def _collective(incident: Doc) -> str:
 # --- parts of an incident ---------------------------------------------------------------------------------------------
 
 
-def _steps(incident: Doc, lookup: _Lookup) -> tuple[list[Step], dict[tuple[object, object], str]]:
+def _steps(incident: Doc, lookup: Lookup) -> tuple[list[Step], dict[tuple[object, object], str]]:
     """The evidence chain, and by (source, line) the anchor of each line that is shown in it.
 
     Neighbours that say the same, or only what is in their own line, are one step with several lines.
@@ -800,7 +800,7 @@ def _steps(incident: Doc, lookup: _Lookup) -> tuple[list[Step], dict[tuple[objec
     return steps, anchors
 
 
-def _raw(anchor: str, item: Doc, lookup: _Lookup) -> Raw:
+def _raw(anchor: str, item: Doc, lookup: Lookup) -> Raw:
     event = lookup.event(item) or {}
     at, error = micros(item.get("time") or event.get("time")), event.get("time_uncertainty_s")
     host, who = lookup.place(event) if event else ("", "")
@@ -819,7 +819,7 @@ def _raw(anchor: str, item: Doc, lookup: _Lookup) -> Raw:
     )
 
 
-def _bounds(doc: Doc, incident: Doc) -> tuple[int | None, int | None]:
+def bounds_us(doc: Doc, incident: Doc) -> tuple[int | None, int | None]:
     """The stretch of time, µs, whose events belong to this incident: from the one before it to the one after."""
     every = sorted(doc["incidents"], key=lambda i: i["id"])
     at = next(n for n, i in enumerate(every) if i["id"] == incident["id"])
@@ -834,11 +834,11 @@ def _bounds(doc: Doc, incident: Doc) -> tuple[int | None, int | None]:
 _ROLE_WEIGHT = {"cause": 30, "symptom": 20, "consequence": 10, "context": 0}
 
 
-def _key_events(doc: Doc, incident: Doc, lookup: _Lookup) -> list[tuple[Doc, int]]:
+def _key_events(doc: Doc, incident: Doc, lookup: Lookup) -> list[tuple[Doc, int]]:
     """(event, importance) of what is worth drawing, in the document's order."""
     evidence = {id(e) for item in incident["verdict"]["evidence"] if (e := lookup.event(item))}
     marked = any(e.get("key") for e in lookup.events)
-    low, high = _bounds(doc, incident)
+    low, high = bounds_us(doc, incident)
     alone = len(doc["incidents"]) == 1
     culprits = set(listed(incident["verdict"]["culprit_ranks"]))
     found = []
@@ -860,7 +860,7 @@ def _key_events(doc: Doc, incident: Doc, lookup: _Lookup) -> list[tuple[Doc, int
 _BASIS = {"neighbour": "from its neighbours in the file", "derived": "computed", "none": "none", "stamp": "written"}
 
 
-def _timeline(doc: Doc, incident: Doc, lookup: _Lookup, anchors: Mapping[tuple[object, object], str]) -> TimelineView:
+def _timeline(doc: Doc, incident: Doc, lookup: Lookup, anchors: Mapping[tuple[object, object], str]) -> TimelineView:
     found = _key_events(doc, incident, lookup)
     alike: Counter[str] = Counter()
     best: list[int] = []
@@ -938,7 +938,7 @@ def _moment(
     at: int,
     event: Doc,
     weight: int,
-    lookup: _Lookup,
+    lookup: Lookup,
     anchors: Mapping[tuple[object, object], str],
     incident: int,
 ) -> pictures.Moment:
@@ -964,7 +964,7 @@ def _moment(
 def _occurrences(
     moments: Sequence[pictures.Moment],
     timed: Sequence[tuple[int, int, Doc, int]],
-    lookup: _Lookup,
+    lookup: Lookup,
     outside: set[int],
 ) -> Iterator[Occurrence]:
     for n, (m, (at, _, event, _)) in enumerate(zip(moments, timed, strict=True)):
@@ -1190,13 +1190,13 @@ BESIDE = {"setting": "A setting", "pulse": "Before it failed"}
 """Titles of rows that name no cause, by their `kind`."""
 
 
-def _contributing(incident: Doc, lookup: _Lookup) -> Iterator[tuple[str, str, str]]:
+def _contributing(incident: Doc, lookup: Lookup) -> Iterator[tuple[str, str, str]]:
     for row in incident.get("contributing") or ():
         where = lookup.where(row.get("source"), row.get("line")) if row.get("source") else ""
         yield BESIDE.get(str(row.get("kind"))) or cause_title(str(row["cause"])), clean(row["says"]), where
 
 
-def _facts(incident: Doc, lookup: _Lookup) -> Iterator[tuple[str, str]]:
+def _facts(incident: Doc, lookup: Lookup) -> Iterator[tuple[str, str]]:
     verdict = incident["verdict"]
     who = _culprit(verdict, lookup.host_of)
     gpus = verdict["culprit_gpus"]
@@ -1260,7 +1260,7 @@ def _sure(verdict: Doc) -> str:
     return f"{confidence_word(confidence)} confidence, {confidence:.2f}"
 
 
-def _cleared(verdict: Doc, lookup: _Lookup | None) -> list[ClearedRow]:
+def _cleared(verdict: Doc, lookup: Lookup | None) -> list[ClearedRow]:
     """The cleared suspects; ranks with the same reason and no line of their own share a row."""
     together: dict[tuple[object, ...], list[Doc]] = {}
     for n, c in enumerate(verdict.get("cleared") or ()):
@@ -1334,7 +1334,7 @@ def _bare(text: str) -> str:
     return text.removeprefix("Collect: ").rstrip(".").lower()
 
 
-def _incident(doc: Doc, incident: Doc, lookup: _Lookup, table_rows: int) -> IncidentView:
+def _incident(doc: Doc, incident: Doc, lookup: Lookup, table_rows: int) -> IncidentView:
     verdict = incident["verdict"]
     holder: Doc = incident if incident.get("ranks") or len(doc["incidents"]) != 1 else doc
     rows: Sequence[Doc] = holder.get("ranks") or ()
@@ -1407,7 +1407,7 @@ def _incident(doc: Doc, incident: Doc, lookup: _Lookup, table_rows: int) -> Inci
 # --- parts of the page ------------------------------------------------------------------------------------------------
 
 
-def _gpus(doc: Doc, lookup: _Lookup) -> Some:
+def _gpus(doc: Doc, lookup: Lookup) -> Some:
     """One row a GPU, those that something was logged about first."""
     suspects = {
         (g.get("host"), g.get("pci")) for i in doc["incidents"] for g in i["verdict"]["culprit_gpus"] if g.get("pci")
@@ -1464,7 +1464,7 @@ MAX_TRENDS = 4
 Series = dict[str, list[tuple[int, float]]]
 
 
-def _series(lookup: _Lookup) -> dict[tuple[object, object], Series]:
+def _series(lookup: Lookup) -> dict[tuple[object, object], Series]:
     """What events say of a GPU over time, by (host, PCI address): its own readings, and its rank's steps and memory."""
     place_of = {rank: place for place, rank in lookup.rank_of.items()}
     found: dict[tuple[object, object], Series] = {}
@@ -1532,7 +1532,7 @@ def _seen(events: Sequence[Doc]) -> Iterator[str]:
 _SEVERITY = {"critical": 0, "error": 1, "warning": 2, "info": 3}
 
 
-def _events(lookup: _Lookup, budget: int) -> Some:
+def _events(lookup: Lookup, budget: int) -> Some:
     """Rows until they fill `budget` characters: the weightiest are chosen, and shown in the document's order."""
     order = sorted(
         range(len(lookup.events)),
@@ -1582,7 +1582,7 @@ def _kept_inputs(doc: Doc) -> list[tuple[int, Doc]]:
     return sorted(sorted(rows, key=lambda r: (_STATUS_ORDER.get(r[1]["status"], 3), r[0]))[:MAX_INPUTS])
 
 
-def _inputs(doc: Doc, lookup: _Lookup) -> Some:
+def _inputs(doc: Doc, lookup: Lookup) -> Some:
     events = Counter(e.get("source") for e in lookup.events)
     shown = [
         InputView(
@@ -1685,7 +1685,7 @@ def _aliases(redacted: object) -> str:
 
 
 def _page(doc: Doc) -> Page:
-    lookup = _Lookup(doc)
+    lookup = Lookup(doc)
     world = len(doc["ranks"])
     shown = list(doc["incidents"])[:MAX_INCIDENTS]
     table_rows = max(32, 1024 // max(1, len(shown)))
@@ -1868,7 +1868,7 @@ def _readable(doc: Doc) -> bool:
 
 
 def _ticket_rows(doc: Doc) -> list[TicketLine]:
-    lookup = _Lookup(doc)
+    lookup = Lookup(doc)
     incidents = doc["incidents"]
     tool = f"nccl-forensics {clean(doc['tool']['version'], 40)}, {_inputs_summary(doc)}"
     if not incidents:

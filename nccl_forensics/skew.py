@@ -280,15 +280,25 @@ def _rows(one: Block, number: Mapping[str, int], base: int, busiest: str) -> _Ro
         return None
     entered, left = entered[:, useful], left[:, useful]
     clocks = np.array([number[c] for c in one.clocks], dtype=np.int64)
-    when = np.where(np.isfinite(entered.max(axis=0)), entered.max(axis=0), left.min(axis=0))
     if not one.ordered:
-        order = np.argsort(when, kind="stable")
-        return _Rows(clocks, entered[:, order], left[:, order], when[order])
+        return _by_time(_Rows(clocks, entered, left, _about(entered, left)))
     # One clock tells the time of all, so that another one's step does not change the order.
     place = one.clocks.index(busiest) if busiest in one.clocks else int(came.sum(axis=1).argmax())
     when = np.maximum.accumulate(np.where(np.isfinite(entered[place]), entered[place], -np.inf))
     when[np.isneginf(when)] = when[~np.isneginf(when)][:1] if np.isfinite(when).any() else 0.0
     return _Rows(clocks, entered, left, when + 1024.0 * np.arange(len(when)), ordered=True)
+
+
+def _about(entered: Floats, left: Floats) -> Floats:
+    """About when each meeting was: when the last had come, or else the first had gone."""
+    last: Floats = entered.max(axis=0)
+    about: Floats = np.where(np.isfinite(last), last, left.min(axis=0))
+    return about
+
+
+def _by_time(rows: _Rows) -> _Rows:
+    order = np.argsort(rows.when, kind="stable")
+    return replace(rows, entered=rows.entered[:, order], left=rows.left[:, order], when=rows.when[order])
 
 
 def _busiest(blocks: Sequence[Block]) -> str:
@@ -406,9 +416,7 @@ def _retimed(rows: _Rows, ahead: Floats) -> _Rows:
     """Meetings in the order in which they took place, now that it is known about how far each clock is off."""
     shift = np.nan_to_num(ahead[rows.clocks])[:, None]
     entered, left = rows.entered - shift, rows.left - shift
-    when = np.where(np.isfinite(entered.max(axis=0)), entered.max(axis=0), left.min(axis=0))
-    order = np.argsort(when, kind="stable")
-    return _Rows(rows.clocks, rows.entered[:, order], rows.left[:, order], when[order])
+    return _by_time(replace(rows, when=_about(entered, left)))
 
 
 def _segments(bounds: Sequence[_Bound], rows: Sequence[_Rows], clock: int) -> list[_Segment]:

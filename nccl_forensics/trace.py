@@ -19,8 +19,8 @@ from nccl_forensics.report import (
     LONGEST_WAIT_MS,
     NO_HOST,
     Doc,
-    _bounds,
-    _Lookup,
+    Lookup,
+    bounds_us,
     cause_title,
     clean,
     kind_words,
@@ -79,7 +79,7 @@ def trace(doc: Doc) -> str:
     Events that are farther from every incident than that lasted are counted, not drawn: an incident of ten minutes
     can't be found in a picture of ten days.
     """
-    lookup = _Lookup(doc)
+    lookup = Lookup(doc)
     drawing = _Drawing()
     for incident in doc["incidents"]:
         _draw(doc, incident, lookup, drawing)
@@ -104,7 +104,7 @@ def trace(doc: Doc) -> str:
 # --- what happened ----------------------------------------------------------------------------------------------------
 
 
-def _draw(doc: Doc, incident: Doc, lookup: _Lookup, drawing: _Drawing) -> None:
+def _draw(doc: Doc, incident: Doc, lookup: Lookup, drawing: _Drawing) -> None:
     """The cause, the stalls it led to, their timeouts and aborts; and who waits for whom."""
     verdict, onset = incident["verdict"], micros(incident["onset"])
     timeouts = _timeouts(doc, incident, lookup)
@@ -139,9 +139,9 @@ def _draw(doc: Doc, incident: Doc, lookup: _Lookup, drawing: _Drawing) -> None:
     _wait_arrows(incident, waiting, held, (begun, detected), lookup, drawing)
 
 
-def _timeouts(doc: Doc, incident: Doc, lookup: _Lookup) -> list[tuple[int, Doc, int]]:
+def _timeouts(doc: Doc, incident: Doc, lookup: Lookup) -> list[tuple[int, Doc, int]]:
     """(when, event, µs waited) of the incident's watchdog timeouts, in time order; what is printed twice, once."""
-    low, high = _bounds(doc, incident)
+    low, high = bounds_us(doc, incident)
     found = []
     for event in lookup.events:
         fields, at = event.get("fields") or {}, micros(event.get("time"))
@@ -155,7 +155,7 @@ def _timeouts(doc: Doc, incident: Doc, lookup: _Lookup) -> list[tuple[int, Doc, 
     return sorted(found, key=lambda x: x[0])
 
 
-def _culprits(verdict: Doc, lookup: _Lookup) -> list[Lane]:
+def _culprits(verdict: Doc, lookup: Lookup) -> list[Lane]:
     """One lane for each rank that is named; without ranks for each GPU, without GPUs for each host."""
     if ranks := listed(verdict["culprit_ranks"]):
         return [lookup.place({"rank": r}) for r in ranks]
@@ -168,7 +168,7 @@ def _stalls(
     incident: Doc,
     timeouts: Sequence[tuple[int, Doc, int]],
     span: tuple[int, int],
-    lookup: _Lookup,
+    lookup: Lookup,
     drawing: _Drawing,
 ) -> dict[int, list[Slice]]:
     """Rank → its first stall, then its timeout and abort as far as known.
@@ -210,7 +210,7 @@ def _operation(op: object, seq: object) -> str:
     return name if seq is None else f"{name} no. {seq}"
 
 
-def _where(event: Doc, lookup: _Lookup) -> str:
+def _where(event: Doc, lookup: Lookup) -> str:
     return lookup.where(event.get("source"), event.get("line"))
 
 
@@ -219,7 +219,7 @@ def _wait_arrows(
     waiting: Mapping[int, Slice],
     causes: Mapping[int, Slice],
     span: tuple[int, int],
-    lookup: _Lookup,
+    lookup: Lookup,
     drawing: _Drawing,
 ) -> None:
     """From each waiter's stall to a slice 'ranks … wait for it' of the one it waits for.
@@ -246,7 +246,7 @@ def _wait_arrows(
 # --- rows of the file -------------------------------------------------------------------------------------------------
 
 
-def _rows(drawing: _Drawing, shown: Sequence[tuple[int, Doc]], lookup: _Lookup, origin: int) -> list[dict[str, Any]]:
+def _rows(drawing: _Drawing, shown: Sequence[tuple[int, Doc]], lookup: Lookup, origin: int) -> list[dict[str, Any]]:
     depth = _spread(drawing.slices)
     used = {(s.lane, depth[s]) for s in drawing.slices} | {(lookup.place(e), 0) for _, e in shown}
     threads: dict[tuple[Lane, int], dict[str, int]] = {}

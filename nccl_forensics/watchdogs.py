@@ -271,9 +271,6 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
             cannot |= set(missing) | set(silent)  # half a job that says nothing is a partition, not a list of culprits
         elif missing or (silent and len(silent) <= few):
             blame = missing or silent
-            for rank in missing:
-                if rank in observed:
-                    cleared.pop(rank, None)
             told = [observed[r].evidence for r in blame if r in observed]
             weight = catalog.weight("late_and_told" if told else "late_and_logged" if missing else "late_and_silent")
             if not stated and not missing:
@@ -324,8 +321,8 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
     for group in groups:
         if group.backend == "gloo" and not suspects:
             cannot |= set(group.arrived)
-        for rank in group.arrived if group.backend != "gloo" or suspects else ():
-            cleared.setdefault(rank, WITNESS)
+        else:
+            cleared |= dict.fromkeys(group.arrived, WITNESS)
     named = {r for s in suspects for r in s.ranks}
     return Reconstruction(
         groups=tuple(groups),

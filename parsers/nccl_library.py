@@ -129,19 +129,36 @@ def nccl_init(line: Line) -> Iterator[Event]:
     )
 
 
-def _completion(found: re.Match[str], text: str) -> dict[str, Any]:
-    vendor = VENDOR.search(text)
-    flushed = int(found["status"]) == FLUSHED
-    return {
-        "role": "consequence" if flushed else "symptom",
-        "severity": "warning" if flushed else "error",
-        "cause": None if flushed else "fabric_error",
-        "details": {
-            "status": int(found["status"]),
-            "vendor": number(vendor["vendor"]) if vendor else None,
-            "peer": peer_host(found["peer"]),
-        },
-    }
+def _failure(line: Line, text: str, who: dict[str, Any]) -> Event | None:
+    """What NCCL warns of, and what a Python error quotes again: a failed work request, a lost peer, a full /dev/shm."""
+    if found := COMPLETION.search(text):
+        vendor = VENDOR.search(text)
+        flushed = int(found["status"]) == FLUSHED
+        return line.event(
+            "nccl-ib-error",
+            role="consequence" if flushed else "symptom",
+            severity="warning" if flushed else "error",
+            cause=None if flushed else "fabric_error",
+            details={
+                "status": int(found["status"]),
+                "vendor": number(vendor["vendor"]) if vendor else None,
+                "peer": peer_host(found["peer"]),
+            },
+            **who,
+        )
+    if found := CLOSED.search(text):
+        return line.event(
+            "nccl-closed",
+            role="consequence",
+            severity="warning",
+            details={"peer": peer_host(found["peer"] or found["peer_2"]), "error": found["error"]},
+            **who,
+        )
+    if found := SHM.search(text):
+        return line.event(
+            "nccl-shm", role="cause", severity="error", cause="shm_full", details={"path": found["path"]}, **who
+        )
+    return None
 
 
 @parser(title="NCCL warnings", literals=["NCCL WARN"])
@@ -151,9 +168,7 @@ def nccl_warn(line: Line) -> Iterator[Event]:
         return
     who = speaker(line)
     message = text.partition("NCCL WARN")[2].strip()
-    if found := COMPLETION.search(text):
-        yield line.event("nccl-ib-error", **_completion(found, text), **who)
-    elif found := ASYNC.search(text):
+    if found := ASYNC.search(text):
         what = (found["event"] or "fatal" + (found["fatal"] or "")).strip()
         harmless = bool(found["harmless"]) or HARMLESS.search(what) is not None
         yield line.event(
@@ -162,14 +177,6 @@ def nccl_warn(line: Line) -> Iterator[Event]:
             severity="warning" if harmless else "critical",
             cause=None if harmless else "nic_link_down",
             details={"what": what, "device": found["device"]},
-            **who,
-        )
-    elif found := CLOSED.search(text):
-        yield line.event(
-            "nccl-closed",
-            role="consequence",
-            severity="warning",
-            details={"peer": peer_host(found["peer"] or found["peer_2"]), "error": found["error"]},
             **who,
         )
     elif found := CUDA.search(text):
@@ -181,10 +188,8 @@ def nccl_warn(line: Line) -> Iterator[Event]:
             details={"error": found["error"], **_service(line, who)},
             **who,
         )
-    elif found := SHM.search(text):
-        yield line.event(
-            "nccl-shm", role="cause", severity="error", cause="shm_full", details={"path": found["path"]}, **who
-        )
+    elif failure := _failure(line, text, who):
+        yield failure
     elif BOOTSTRAP.search(text):
         yield line.event(
             "nccl-bootstrap",
@@ -213,17 +218,8 @@ def nccl_quoted(line: Line) -> Iterator[Event]:
     text = near(line)
     if "NCCL WARN" in text or "NCCL INFO" in text:
         return
-    if found := COMPLETION.search(text):
-        yield line.event("nccl-ib-error", **_completion(found, text))
-    elif found := CLOSED.search(text):
-        yield line.event(
-            "nccl-closed",
-            role="consequence",
-            severity="warning",
-            details={"peer": peer_host(found["peer"] or found["peer_2"]), "error": found["error"]},
-        )
-    elif found := SHM.search(text):
-        yield line.event("nccl-shm", role="cause", severity="error", cause="shm_full", details={"path": found["path"]})
+    if failure := _failure(line, text, {}):
+        yield failure
 
 
 @parser(title="NCCL version", literals=["NCCL version "])

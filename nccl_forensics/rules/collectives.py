@@ -80,9 +80,8 @@ def pytorch_names_them(case: Case) -> Iterator[Finding]:
 
 GLOO_KEY = re.compile(r"//cpu//\d{1,9}/(?P<rank>\d{1,7})$")
 """Where ProcessGroupGloo looks for the address of a peer: its rank in the group stands last."""
-
-
 LOST = re.compile(r"(?i)connection (?:reset|refused|closed)|broken pipe|failed to recv")
+"""The store went away, rather than that a key was not set in time."""
 
 
 @rule
@@ -108,8 +107,11 @@ def waited_for_one(case: Case) -> Iterator[Finding]:
         yield Finding(
             cause="process_missing" if lost else "rank_not_arrived",
             says=f"{words.ranks(waiting).capitalize()} waited in set-up for rank {rank}, "
-            + ("and the connection to the store, which rank 0 or its launcher keeps, broke" if lost else "")
-            + ("" if lost else "which never answered"),
+            + (
+                "and the connection to the store, which rank 0 or its launcher keeps, broke"
+                if lost
+                else "which never answered"
+            ),
             weight=weight("counted_out") if sure else weight("counted_out") - 0.8,
             ranks=(rank,),
             events=tuple(waiting.values())[:3],
@@ -121,16 +123,16 @@ def waited_for_one(case: Case) -> Iterator[Finding]:
 def one_watchdog_stuck(case: Case) -> Iterator[Finding]:
     """Only one rank's own watchdog hung in a CUDA or NCCL call (or for Python's lock), and nobody reported a wait."""
     stuck = {e.rank: e for e in case.of("pg-heartbeat") if e.rank is not None and number(e, "stuck_s") is not None}
-    others = {r for r in case.known.ranks if r not in stuck}
-    if len(stuck) != 1 or not others or any(e.rank in stuck for e in case.of("watchdog-timeout")):
+    alone = len(stuck) == 1 and bool(set(case.known.ranks) - set(stuck))
+    if not alone or any(e.rank in stuck for e in case.of("watchdog-timeout")):
         return
-    (rank, event), *_ = stuck.items()
+    ((rank, event),) = stuck.items()
     yield Finding(
         cause="gpu_stall",
         says=f"Of all ranks only rank {rank} says that its own watchdog hung in a call to CUDA or NCCL, or waited for "
         "Python's lock",
         weight=weight("stuck_watchdog"),
-        ranks=() if rank is None else (rank,),
+        ranks=(rank,),
         events=(event,),
         inference=True,
         onset_ns=event.time_ns,

@@ -271,10 +271,6 @@ def listed(numbers: object) -> tuple[int, ...]:
     return tuple(n for n in numbers if isinstance(n, int)) if isinstance(numbers, (list, tuple)) else ()
 
 
-def listed_numbers(values: object) -> tuple[float, ...]:
-    return tuple(float(n) for n in values if isinstance(n, (int, float))) if isinstance(values, (list, tuple)) else ()
-
-
 def or_na(value: object) -> str:
     """A cell: 'n/a' for what is not known (the model's None; never -1)."""
     return "n/a" if value is None or value == "" else clean(value, ROW_CHARS)
@@ -1488,11 +1484,6 @@ def _series(lookup: Lookup) -> dict[tuple[object, object], Series]:
         for key, value in read.items():
             if key in TRENDS and isinstance(value, (int, float)) and not isinstance(value, bool):
                 series.setdefault(key, []).append((at, float(value)))
-        whole, ages = listed_numbers(fields.get("values")), listed_numbers(fields.get("ages_s"))
-        if event.get("kind") == "gpu-trend" and len(whole) == len(ages) and fields.get("metric") in TRENDS:
-            series.setdefault(str(fields["metric"]), []).extend(
-                (at - round(age * 1e6), value) for age, value in zip(ages, whole, strict=True)
-            )
     return found
 
 

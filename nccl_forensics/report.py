@@ -15,7 +15,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import cache
@@ -1606,12 +1606,19 @@ def _inputs_summary(doc: Doc) -> str:
     return f"{plural(len(doc['inputs']), 'file')}, {size_words(size)}: {', '.join(parts) or 'none'}"
 
 
+def _left_nothing(row: Doc, spoke: Container[object]) -> bool:
+    """Is there no dump and no line of it? So it can be with who is named, too, where others miss it."""
+    counted = any(row.get(key) is not None for key in ("last_enqueued", "last_started", "last_completed", "exit"))
+    return _state(row) == "no-data" or (_state(row) == "culprit" and not counted and row["rank"] not in spoke)
+
+
 def _coverage(doc: Doc) -> str:
     ranks = doc["ranks"]
     if not ranks:
         return "No rank is known from these files."
     left_out = _left_out(doc)
-    silent = [r["rank"] for r in ranks if _state(r) == "no-data"] + left_out
+    spoke = {e.get("rank") for e in doc["events"]}
+    silent = [r["rank"] for r in ranks if _left_nothing(r, spoke)] + left_out
     known = len(ranks) + len(left_out)
     text = f"{known - len(silent):,} of {plural(known, 'known rank')} left data"
     return f"{text}; nothing from {ranks_words(silent)}." if silent else f"{text}."

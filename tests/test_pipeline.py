@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from nccl_forensics.samples import bundle  # type: ignore[import-not-found]
 from short_form import BASE_NS, SECOND, analyzed, cases, events, load
 
-from nccl_forensics import document, pipeline
+from nccl_forensics import document, pipeline, report
 from nccl_forensics.model import Event, Evidence, InputError, Stamp
 from nccl_forensics.pipeline import Analysis, merge_repeats
 
@@ -311,3 +311,14 @@ def test_progress_is_told_file_by_file() -> None:
     pipeline.read(files_of(NAMES[0]), progress=lambda path, size: told.append((path, size)))
     assert [path for path, _ in told] == sorted(files_of(NAMES[0])) or len(told) == len(files_of(NAMES[0]))
     assert sum(size for _, size in told) > 10_000
+
+
+def test_who_is_named_only_because_others_miss_it_left_no_data(tmp_path: Path) -> None:
+    said = (
+        "Timed out initializing process group in store based barrier on rank: {}, for key: store_based_barrier_key:32"
+    )
+    lines = [f"RuntimeError: {said.format(r)} (world_size=4, worker_count=2, timeout=0:00:30)" for r in (2, 3)]
+    (tmp_path / "job.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    doc = document.build(pipeline.analyze([str(tmp_path)]))
+    assert doc["incidents"][0]["verdict"]["culprit_ranks"] == [0, 1]
+    assert "2 of 4 known ranks left data; nothing from ranks 0, 1." in report.html(doc)

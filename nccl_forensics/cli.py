@@ -70,6 +70,7 @@ class Wanted:
     until: str | None = None
     redact: bool = False
     redaction_map: Path | None = None
+    lang: str = "en"
     exit_code: bool = False
 
 
@@ -215,6 +216,13 @@ def _analysis(paths: tuple[str, ...], common: Common, zone: tzinfo | None, windo
     help="Where the private list of aliases and originals goes; one that is there is used and extended.",
 )
 @click.option(
+    "--lang",
+    type=click.Choice(("en", "da", "de")),
+    default="en",
+    show_default=True,
+    help="Language of the report's own words and actions; log text and JSON stay as they are.",
+)
+@click.option(
     "--exit-code", is_flag=True, help="Exit with 10 identified, 11 suspected, 12 undetermined, 0 no incident."
 )
 @_common
@@ -280,12 +288,12 @@ def _run(paths: tuple[str, ...], common: Common, output: Path | None, wanted: Wa
         doc, rows = hidden.document(doc, rows)
         if output is None:
             target = Path(f"redacted-{hidden.fingerprint(doc)}.report.html")
-    ticket = report.ticket(doc)
-    pages: list[tuple[Path, str | bytes]] = [(target, report.html(doc))]
+    ticket = report.ticket(doc, wanted.lang)
+    pages: list[tuple[Path, str | bytes]] = [(target, report.html(doc, wanted.lang))]
     if wanted.json_ is not None:
         pages.append((Path(wanted.json_), json.dumps(doc, ensure_ascii=False, indent=1) + "\n"))
     if wanted.markdown is not None:
-        pages.append((Path(wanted.markdown), report.markdown(doc) + "\n"))
+        pages.append((Path(wanted.markdown), report.markdown(doc, wanted.lang) + "\n"))
     try:
         if wanted.events is not None:
             pages.append((wanted.events, export.events(wanted.events, rows)))

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from nccl_forensics.language import _
+
 MAX_LANES = 12
 """Lanes drawn one by one; the rest share one. Our judgement of what an eye can follow."""
 MAX_MARKS = 14
@@ -184,8 +186,8 @@ def _lanes(moments: Sequence[Moment], place: Callable[[int], float]) -> Iterable
         ended = max(m.at_us for m in rest)
         bar = Bar(x=place(begun), width=round(max(place(ended) - place(begun), 0.3), 4), label="from first to last")
         yield Lane(
-            host=f"{len(names) - len(drawn):,} more lanes",
-            who=f"{len(rest):,} events",
+            host=_("{n} more lanes").format(n=f"{len(names) - len(drawn):,}"),
+            who=_("{n} events").format(n=f"{len(rest):,}"),
             marks=(),
             bars=(bar,),
             height=38,
@@ -197,13 +199,13 @@ def _lanes(moments: Sequence[Moment], place: Callable[[int], float]) -> Iterable
 
 def _in_order(name: tuple[str, str]) -> tuple[str, int, str]:
     digits = "".join(c for c in name[1] if c.isdigit())
-    return (name[0], int(digits[:9]) if name[1].startswith("rank ") and digits else -1, name[1])
+    return (name[0], int(digits[:9]) if name[1].casefold().startswith("rank ") and digits else -1, name[1])
 
 
 def _find(name: tuple[str, str]) -> str:
     """'host:node-1 rank:6', the search that report.js understands."""
     host, (kind, _, which) = name[0], name[1].rpartition(" ")
-    column = "rank" if kind == "rank" else "gpu" if kind else ""
+    column = "rank" if kind.casefold() == "rank" else "gpu" if kind else ""
     words = [f"host:{host}"] if host and " " not in host else []
     return " ".join([*words, *([f"{column}:{which}"] if column else [])])
 

@@ -21,8 +21,9 @@ from datetime import datetime, timedelta, timezone
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nccl_forensics import catalog, pictures, templating
+from nccl_forensics import catalog, language, pictures, templating
 from nccl_forensics.clocks import UNCOMPARED_S
+from nccl_forensics.language import N_, _, counted
 from nccl_forensics.scan import visible
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ MAX_ALIKE = 12
 LONGEST_WAIT_MS = 30 * 86_400_000
 """A month: a longer wait is a garbled number, and is not drawn. Our judgement."""
 MAX_UNTIMED = 12
-NO_HOST = "host not known"
+NO_HOST = N_("host not known")
 MAX_CELLS = 2048
 """Ranks that have a cell of their own in the map; above, hosts that look alike share one."""
 MAX_GROUPS = 40
@@ -80,16 +81,21 @@ def span(numbers: Iterable[int], limit: int = 12) -> str:
             ranges.append([n, n])
     shown = [f"{a}" if a == b else f"{a}, {b}" if b == a + 1 else f"{a}–{b}" for a, b in ranges[:limit]]
     rest = sum(b - a + 1 for a, b in ranges[limit:])
-    return ", ".join(shown) + (f" and {rest:,} more" if rest else "")
+    return ", ".join(shown) + (_(" and {n} more").format(n=f"{rest:,}") if rest else "")
 
 
 def ranks_words(numbers: Sequence[int]) -> str:
     """'rank 3', 'ranks 3, 4', 'ranks 0–1,022 …' with a count when they are many."""
     if not numbers:
-        return "no rank"
+        return _("no rank")
     if len(set(numbers)) == 1:
-        return f"rank {numbers[0]}"
-    return f"ranks {span(numbers)}" + (f" ({len(set(numbers)):,} ranks)" if len(set(numbers)) > 4 else "")
+        return _rank(numbers[0])
+    count = len(set(numbers))
+    return _("ranks {numbers}").format(numbers=span(numbers)) + (f" ({plural(count, 'rank')})" if count > 4 else "")
+
+
+def _rank(number: int) -> str:
+    return _("rank {numbers}").format(numbers=number)
 
 
 def sentence(text: str) -> str:
@@ -100,14 +106,29 @@ def sentence(text: str) -> str:
     return text + "." if text[-1:].isalnum() or text[-1:] in ")`" else text
 
 
-def plural(count: int, one: str, many: str | None = None) -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+NOUNS = (
+    *(counted("rank", "ranks", 1), counted("known rank", "known ranks", 1), counted("host", "hosts", 1)),
+    *(counted("GPU", "GPUs", 1), counted("clock", "clocks", 1), counted("file", "files", 1)),
+    *(counted("problem", "problems", 1), counted("event", "events", 1), counted("more event", "more events", 1)),
+    *(counted("key event", "key events", 1), counted("line", "lines", 1)),
+    *(counted("step", "steps", 1), counted("group", "groups", 1)),
+    *(counted("sentence", "sentences", 1), counted("suspect", "suspects", 1), counted("finding", "findings", 1)),
+)
+
+
+def noun(count: int, one: str) -> str:
+    """The form of `one` (in NOUNS) that goes with `count`."""
+    return counted(one, one + "s", count)
+
+
+def plural(count: int, one: str) -> str:
+    return f"{count:,} {noun(count, one)}"
 
 
 def duration(seconds: float | None) -> str:
     """'0.5 ms', '1.2 s', '10 min', '3.2 h', 'not known'."""
     if seconds is None:
-        return "not known"
+        return _("not known")
     size = abs(seconds)
     if size == 0:
         return "0 s"
@@ -121,7 +142,7 @@ def duration(seconds: float | None) -> str:
         return f"{seconds / 60:.1f}".removesuffix(".0") + " min"
     if size < 172_800:
         return f"{seconds / 3600:.1f}".removesuffix(".0") + " h"
-    return f"{seconds / 86_400:.1f}".removesuffix(".0") + " days"
+    return f"{seconds / 86_400:.1f}".removesuffix(".0") + " " + _("days")
 
 
 def size_words(count: int | None) -> str:
@@ -149,7 +170,7 @@ def micros(time: object) -> int | None:
 def moment(at_us: int | None, error_s: float | None = None, *, date: bool = True) -> str:
     """'2026-04-22 03:14:17.250', with no more digits than the error bar leaves; 'not known' for None."""
     if at_us is None:
-        return "not known"
+        return _("not known")
     at = _EPOCH + timedelta(microseconds=at_us)
     text = at.strftime("%Y-%m-%d %H:%M:%S" if date else "%H:%M:%S")
     if (error_s is not None and error_s < 1) or (error_s is None and at_us % 1_000_000):
@@ -158,11 +179,11 @@ def moment(at_us: int | None, error_s: float | None = None, *, date: bool = True
 
 
 def plus_minus(error_s: float | None) -> str:
-    return "± not known" if error_s is None else f"± {duration(error_s)}"
+    return "± " + _("not known") if error_s is None else f"± {duration(error_s)}"
 
 
 def confidence_word(confidence: float) -> str:
-    return "high" if confidence >= HIGH else "medium" if confidence >= MEDIUM else "low"
+    return _("high") if confidence >= HIGH else _("medium") if confidence >= MEDIUM else _("low")
 
 
 KINDS = {
@@ -264,11 +285,29 @@ def kind_words(event: Doc) -> str:
 
 def cause_title(cause: str) -> str:
     entry = catalog.load("causes").get(cause)
-    return str(entry["title"]) if isinstance(entry, dict) and "title" in entry else clean(cause.replace("_", " "), 80)
+    return (
+        _(str(entry["title"])) if isinstance(entry, dict) and "title" in entry else clean(cause.replace("_", " "), 80)
+    )
 
 
 def listed(numbers: object) -> tuple[int, ...]:
     return tuple(n for n in numbers if isinstance(n, int)) if isinstance(numbers, (list, tuple)) else ()
+
+
+def _word(text: str) -> str:
+    """One of WORDS in the page's language; '' is ''."""
+    return _(text) if text else ""
+
+
+WORDS = (
+    *(N_("cause"), N_("symptom"), N_("consequence"), N_("context")),
+    *(N_("critical"), N_("error"), N_("warning"), N_("info")),
+    *(N_("read"), N_("partial"), N_("skipped"), N_("failed")),
+    *(N_("onset"), N_("detected"), N_("ended")),
+    *(N_("waiting"), N_("from first to last")),
+    *(N_("the embedded data"), N_("the event table")),
+)
+"""Words of the document and of the drawings that templates hand to `word`."""
 
 
 def or_na(value: object) -> str:
@@ -589,12 +628,12 @@ class Page:
 # --- the document, looked up ------------------------------------------------------------------------------------------
 
 STATES = {
-    "culprit": ("X", "cause"),
-    "waiting": ("W", "waiting"),
-    "blocked": ("B", "blocked behind others"),
-    "completed": ("F", "nothing overdue"),
-    "dead": ("D", "dead"),
-    "no-data": ("?", "no data"),
+    "culprit": ("X", N_("cause")),
+    "waiting": ("W", N_("waiting")),
+    "blocked": ("B", N_("blocked behind others")),
+    "completed": ("F", N_("nothing overdue")),
+    "dead": ("D", N_("dead")),
+    "no-data": ("?", N_("no data")),
 }
 """A rank's state → letter in the map, word in tables."""
 _INTEREST = {"culprit": 0, "dead": 1, "no-data": 2, "blocked": 3, "completed": 4, "waiting": 5}
@@ -642,7 +681,7 @@ class Lookup:
 
     def where(self, source: object, line: object) -> str:
         """'file:line' for a reader."""
-        return "no file" if not source else self.path(source) + ("" if line is None else f":{line}")
+        return _("no file") if not source else self.path(source) + ("" if line is None else f":{line}")
 
     def event(self, evidence: Doc) -> Doc | None:
         """The event at the evidence's place; with the same text where a binary file has no lines."""
@@ -661,16 +700,17 @@ class Lookup:
         if host is None and rank is not None:
             host = self.host_of.get(rank)
         card = not pci or not self.cards or (event.get("host"), pci) in self.cards or event.get("kind") == "xid"
-        device = f"{'GPU' if card else 'PCI device'} {clean(pci, 40)}" if pci else "system"
-        who = f"rank {rank}" if rank is not None else device
-        return (clean(host, 80) if host else "host not known"), who
+        kind = "GPU" if card else _("PCI device")
+        device = f"{kind} {clean(pci, 40)}" if pci else _("system")
+        who = _rank(rank) if rank is not None else device
+        return (clean(host, 80) if host else _(NO_HOST)), who
 
 
 def gpu_words(gpu: Doc) -> str:
     """'GPU 3 at 0000:4b:00.0', 'GPU 0000:4b:00.0', 'GPU GPU-8c1f…' or 'GPU' as far as it is known."""
     index, pci = gpu.get("index"), gpu.get("pci")
     if index is not None:
-        return f"GPU {index}" + (f" at {clean(pci, 40)}" if pci else "")
+        return _("GPU {index} at {pci}").format(index=index, pci=clean(pci, 40)) if pci else f"GPU {index}"
     name = pci or gpu.get("uuid") or gpu.get("serial")
     return f"GPU {clean(name, 60)}" if name else "GPU"
 
@@ -680,16 +720,17 @@ def _culprit(verdict: Doc, host_of: Mapping[int, str]) -> str:
     ranks, hosts, gpus = listed(verdict["culprit_ranks"]), verdict["culprit_hosts"], verdict["culprit_gpus"]
     if ranks:
         names = hosts or sorted({host_of[r] for r in ranks if r in host_of})
-        where = f" on {clean(names[0], 80)}" if len(names) == 1 else f" on {len(names):,} hosts" if names else ""
+        who, place = ranks_words(ranks), clean(names[0], 80) if len(names) == 1 else plural(len(names), "host")
         card = f" ({gpu_words(gpus[0])})" if len(gpus) == 1 and len(ranks) == 1 else ""
-        return ranks_words(ranks) + where + card
+        return (_("{who} on {host}").format(who=who, host=place) if names else who) + card
     if gpus:
         owners = sorted({g.get("host") or "" for g in gpus})
-        where = f" in {clean(owners[0], 80)}" if len(owners) == 1 and owners[0] else ""
-        return (gpu_words(gpus[0]) if len(gpus) == 1 else f"{len(gpus):,} GPUs") + where
+        card = gpu_words(gpus[0]) if len(gpus) == 1 else plural(len(gpus), "GPU")
+        alone = len(owners) == 1 and owners[0]
+        return _("{gpu} in {host}").format(gpu=card, host=clean(owners[0], 80)) if alone else card
     if hosts:
-        more = f" and {len(hosts) - 3:,} more" if len(hosts) > 3 else ""
-        return ("host " if len(hosts) == 1 else "hosts ") + ", ".join(clean(h, 80) for h in hosts[:3]) + more
+        more = _(" and {n} more").format(n=f"{len(hosts) - 3:,}") if len(hosts) > 3 else ""
+        return noun(len(hosts), "host") + " " + ", ".join(clean(h, 80) for h in hosts[:3]) + more
     return ""
 
 
@@ -702,7 +743,15 @@ _NAMES = frozenset(("Python", "Slurm", "NVLink", "NCCL", "GPU", "CUDA"))
 
 def _lower(text: str) -> str:
     """`text` as it stands inside a sentence."""
+    if language.current() != "en":
+        return text  # German nouns keep their capital, and a translated title follows a colon
     return text if text.split(" ", 1)[0].rstrip(",:") in _NAMES else text[:1].lower() + text[1:]
+
+
+def _upper_words(text: str) -> str:
+    """A phrase of the document, such as 'Rank 3', in the page's language."""
+    words = language.value_words(text[:1].lower() + text[1:])
+    return text if words == text[:1].lower() + text[1:] else _upper(words)
 
 
 def _headline(verdict: Doc, host_of: Mapping[int, str]) -> str:
@@ -710,16 +759,19 @@ def _headline(verdict: Doc, host_of: Mapping[int, str]) -> str:
     status = verdict["status"]
     if status == "undetermined":
         if verdict["cause"] == "undetermined":
-            return "These files do not tell who caused the timeout"
-        return f"Not certain enough to name a culprit; perhaps: {_lower(title)}"
+            return _("These files do not tell who caused the timeout")
+        return _("Not certain enough to name a culprit; perhaps: {title}").format(title=_lower(title))
     if not who:
-        return f"{'' if status == 'identified' else 'Probably: '}{title}. No single rank is to blame"
+        nobody = _("{title}. No single rank is to blame").format(title=title)
+        return nobody if status == "identified" else _("Probably: {claim}").format(claim=nobody)
     claim = _claim(who, title, len(set(listed(verdict["culprit_ranks"]))))
-    return _upper(claim) if status == "identified" else f"Probably {claim}"
+    return _upper(claim) if status == "identified" else _("Probably {claim}").format(claim=claim)
 
 
 def _claim(who: str, title: str, ranks: int) -> str:
     """'rank 5 on node-a never entered the collective', 'rank 3: CUDA out of memory'."""
+    if language.current() != "en":  # what follows is English grammar
+        return f"{who}: {title}"
     if ranks:
         title = title.removesuffix(" on one rank")
         if title.startswith("A rank "):
@@ -736,22 +788,27 @@ def _claim(who: str, title: str, ranks: int) -> str:
     return f"{who}: {_lower(title)}"
 
 
+def _members(group: Doc, count: int) -> str:
+    """'8 ranks', 'at least 8 ranks'."""
+    words = plural(count, "rank")
+    return _("at least {ranks}").format(ranks=words) if group.get("members_at_least") else words
+
+
 def _collective(incident: Doc) -> str:
     c = incident.get("collective")
     if not c:
-        return "Which collective this stopped is not known"
-    name = clean(c.get("op") or "operation", 60)
-    text = name + (f" no. {c['seq']:,}" if c.get("seq") is not None else "")
+        return _("Which collective this stopped is not known")
+    name = clean(c.get("op") or _("operation"), 60)
+    text = name + (_(" no. {n}").format(n=f"{c['seq']:,}") if c.get("seq") is not None else "")
     group = c.get("description") or c.get("process_group")
-    text += f" in process group {clean(group, 60)}" if group else ""
+    text += _(" in process group {group}").format(group=clean(group, 60)) if group else ""
     members, arrived, missing = (listed(c.get(k)) for k in ("members", "arrived", "missing"))
     if members and arrived:
-        least = "at least " if c.get("members_at_least") else ""
-        text += f"; {len(arrived):,} of {least}{plural(len(members), 'rank')} had entered"
+        text += _("; {n} of {ranks} had entered").format(n=f"{len(arrived):,}", ranks=_members(c, len(members)))
     if missing:
-        text += f"; missing: {ranks_words(missing)}"
+        text += _("; missing: {ranks}").format(ranks=ranks_words(missing))
     if c.get("timeout_ms"):
-        text += f"; timeout {duration(c['timeout_ms'] / 1000)}"
+        text += _("; timeout {time}").format(time=duration(c["timeout_ms"] / 1000))
     return text
 
 
@@ -803,7 +860,7 @@ def _raw(anchor: str, item: Doc, lookup: Lookup) -> Raw:
     text = item.get("text")
     return Raw(
         anchor=anchor,
-        when="time not known" if at is None else moment(at, error) + " UTC",
+        when=_("time not known") if at is None else moment(at, error) + " UTC",
         error="" if at is None else plus_minus(error),
         place=", ".join(x for x in (host, who) if x),
         where=lookup.where(item.get("source"), item.get("line")),
@@ -853,7 +910,12 @@ def _key_events(doc: Doc, incident: Doc, lookup: Lookup) -> list[tuple[Doc, int]
     return found
 
 
-_BASIS = {"neighbour": "from its neighbours in the file", "derived": "computed", "none": "none", "stamp": "written"}
+_BASIS = {
+    "neighbour": N_("from its neighbours in the file"),
+    "derived": N_("computed"),
+    "none": N_("none"),
+    "stamp": N_("written"),
+}
 
 
 def _timeline(doc: Doc, incident: Doc, lookup: Lookup, anchors: Mapping[tuple[object, object], str]) -> TimelineView:
@@ -900,7 +962,7 @@ def _timeline(doc: Doc, incident: Doc, lookup: Lookup, anchors: Mapping[tuple[ob
         days = picture.last_us // 86_400_000_000 != picture.first_us // 86_400_000_000
         ticks = tuple(Tick(x=t.x, label=_tick(t.at_us, picture.step_us, days)) for t in picture.ticks)
         first, last = moment(picture.first_us)[:10], moment(picture.last_us)[:10]
-        day = first if first == last else f"{first} to {last}"
+        day = first if first == last else _("{first} to {last}").format(first=first, last=last)
     rows = tuple(_occurrences(moments, timed, lookup, outside))
     return TimelineView(
         picture=picture,
@@ -963,7 +1025,7 @@ def _occurrences(
     lookup: Lookup,
     outside: set[int],
 ) -> Iterator[Occurrence]:
-    for n, (m, (at, _, event, _)) in enumerate(zip(moments, timed, strict=True)):
+    for n, (m, (at, _order, event, _weight)) in enumerate(zip(moments, timed, strict=True)):
         host, who = lookup.place(event)
         error = event.get("time_uncertainty_s")
         order = ""
@@ -974,14 +1036,14 @@ def _occurrences(
                 bar, other = error, before[2].get("time_uncertainty_s")
                 apart = lookup.apart_s(event.get("host"), before[2].get("host"))
                 if bar is None or other is None or at - before[0] <= (bar + other + apart) * 1e6:
-                    order = f"may be before {moments[n - 1].number}"
+                    order = _("may be before {n}").format(n=moments[n - 1].number)
         yield Occurrence(
             number=m.number,
             anchor=m.href if re.fullmatch(r"i\d+-t\d+", m.href) else "",
             href="" if re.fullmatch(r"i\d+-t\d+", m.href) else m.href,
             when=moment(at, error),
             error=plus_minus(error),
-            basis="" if event.get("time_basis") in (None, "stamp") else _BASIS.get(event["time_basis"], ""),
+            basis="" if event.get("time_basis") in (None, "stamp") else _word(_BASIS.get(event["time_basis"], "")),
             host=host,
             who=who,
             role=event.get("role", "context"),
@@ -1019,7 +1081,7 @@ def _ranks_view(
     """`silent`: how many more ranks there are of which nothing is known."""
     counts = Counter(_state(r) for r in rows)
     counts["no-data"] += silent
-    legend = tuple((s, *STATES[s], counts[s]) for s in STATES if counts[s])
+    legend = tuple((s, STATES[s][0], _(STATES[s][1]), counts[s]) for s in STATES if counts[s])
     by_host: dict[tuple[int, str], list[Doc]] = {}
     compressed = len(rows) + silent > MAX_CELLS
     for row in sorted(rows, key=lambda r: r["rank"]):
@@ -1028,7 +1090,7 @@ def _ranks_view(
     hosts: list[HostCells] = []
     if compressed:
         alike: dict[tuple[tuple[str, str, int], ...], list[str]] = {}
-        for (_, host), members in by_host.items():
+        for (_stage, host), members in by_host.items():
             tally = Counter(_state(r) for r in members)
             if host == NO_HOST:
                 tally["no-data"] += silent
@@ -1036,12 +1098,18 @@ def _ranks_view(
         order = sorted(alike, key=lambda c: (min(_INTEREST[s] for s, _, _ in c), len(alike[c])))
         for pattern in order[:400]:
             names = alike[pattern]
-            name = names[0] if len(names) == 1 else f"{len(names):,} hosts alike: {names[0]} to {names[-1]}"
+            name = _(NO_HOST) if names[0] == NO_HOST else names[0]
+            if len(names) > 1:
+                name = _("{hosts} alike: {first} to {last}").format(
+                    hosts=plural(len(names), "host"), first=names[0], last=names[-1]
+                )
             hosts.append(HostCells(name=name, stage="", cells=(), counts=pattern))
     else:
         said: int | None = None
         for (stage, host), members in sorted(by_host.items(), key=lambda x: x[0][0]):
-            title = "" if not stages or stage == said else f"Stage {stage}" if stage < len(stages) else "No stage known"
+            title = ""
+            if stages and stage != said:
+                title = _("Stage {n}").format(n=stage) if stage < len(stages) else _("No stage known")
             said = stage
             cells = tuple(
                 Cell(
@@ -1052,7 +1120,7 @@ def _ranks_view(
                 )
                 for r in members
             )
-            hosts.append(HostCells(name=host, stage=title, cells=cells, counts=()))
+            hosts.append(HostCells(name=_(NO_HOST) if host == NO_HOST else host, stage=title, cells=cells, counts=()))
     spoken = f"{plural(len(rows) + silent, 'rank')}: " + ", ".join(f"{n:,} {word}" for _, _, word, n in legend)
     chosen = sorted(sorted(rows, key=lambda r: (_INTEREST[_state(r)], r["rank"]))[:limit], key=lambda r: r["rank"])
     table = tuple(_rank_row(r, prefix, stages.get(r["rank"])) for r in chosen)
@@ -1083,7 +1151,7 @@ def _rank_row(row: Doc, prefix: str, stage: int | None) -> RankRow:
         anchor=f"{prefix}r{row['rank']}",
         state=state,
         letter=STATES[state][0],
-        word=STATES[state][1],
+        word=_(STATES[state][1]),
         host=or_na(row.get("host")),
         gpu=or_na(gpu.get("index")),
         pci=or_na(gpu.get("pci")),
@@ -1105,15 +1173,15 @@ def _group_row(group: Doc) -> GroupRow:
         if group.get(key) is None:
             return "n/a"
         if len(members) < 2:
-            return f"rank {members[0]}" if members else "none"
-        least = "at least " if key == "members" and group.get("members_at_least") else ""
-        return f"{span(members, 6)} ({least}{len(members):,} ranks)"
+            return _rank(members[0]) if members else _("none")
+        count = _members(group, len(members)) if key == "members" else plural(len(members), "rank")
+        return f"{span(members, 6)} ({count})"
 
     timeout = group.get("timeout_ms")
     count = {key: len(set(listed(group.get(key)))) for key in ("members", "arrived", "completed", "missing", "no_data")}
     waiting = max(0, count["arrived"] - count["completed"])
     parts = [("done", count["completed"]), ("in", waiting), ("out", count["missing"]), ("none", count["no_data"])]
-    words = {"done": "completed", "in": "arrived and waiting", "out": "missing", "none": "without data"}
+    words = {"done": _("completed"), "in": _("arrived and waiting"), "out": _("missing"), "none": _("without data")}
     return GroupRow(
         name=or_na(group.get("name") or group.get("process_group")),
         description=clean(group["description"], 80) if group.get("description") else "",
@@ -1159,12 +1227,13 @@ def _edges(waits: Sequence[Doc]) -> list[tuple[str, str]]:
         together.setdefault(key, []).append(wait["waiter"])
     found = []
     for (waited, group, seq, why), waiters in together.items():
-        verb = "waits" if len(set(waiters)) == 1 else "wait"
-        text = f"{_upper(ranks_words(waiters))} {verb} for {ranks_words(waited)}"
+        text = counted("{who} waits for {whom}", "{who} wait for {whom}", len(set(waiters))).format(
+            who=_upper(ranks_words(waiters)), whom=ranks_words(waited)
+        )
         if group is not None:
-            text += f" in group {clean(group, 60)}"
+            text += _(" in group {group}").format(group=clean(group, 60))
         if seq is not None:
-            text += f" at no. {seq:,}"
+            text += _(" at no. {n}").format(n=f"{seq:,}")
         found.append((text, why))
     return found
 
@@ -1175,21 +1244,23 @@ def _graph(waits: Sequence[Doc], culprits: set[int]) -> GraphView | None:
         return None
     labels = []
     for node in picture.nodes:
-        name = f"rank {node.ranks[0]}" if len(node.ranks) == 1 else f"ranks {span(node.ranks, 2)}"
+        name = _rank(node.ranks[0])
+        if len(node.ranks) > 1:
+            name = _("ranks {numbers}").format(numbers=span(node.ranks, 2))
         if len(name) > 19:
-            name = f"{len(node.ranks):,} ranks from {node.ranks[0]}"
+            name = _("{ranks} from {first}").format(ranks=plural(len(node.ranks), "rank"), first=node.ranks[0])
         labels.append((name, "culprit" if culprits & set(node.ranks) else "sink" if node.sink else "waiting"))
     return GraphView(picture=picture, labels=tuple(labels))
 
 
-BESIDE = {"setting": "A setting", "pulse": "Before it failed"}
+BESIDE = {"setting": N_("A setting"), "pulse": N_("Before it failed")}
 """Titles of rows that name no cause, by their `kind`."""
 
 
 def _contributing(incident: Doc, lookup: Lookup) -> Iterator[tuple[str, str, str]]:
     for row in incident.get("contributing") or ():
         where = lookup.where(row.get("source"), row.get("line")) if row.get("source") else ""
-        yield BESIDE.get(str(row.get("kind"))) or cause_title(str(row["cause"])), clean(row["says"]), where
+        yield _word(BESIDE.get(str(row.get("kind")), "")) or cause_title(str(row["cause"])), clean(row["says"]), where
 
 
 def _facts(incident: Doc, lookup: Lookup) -> Iterator[tuple[str, str]]:
@@ -1199,26 +1270,30 @@ def _facts(incident: Doc, lookup: Lookup) -> Iterator[tuple[str, str]]:
     if len(gpus) == 1:
         g = gpus[0]
         known = [clean(g["model"], 60)] if g.get("model") else []
-        known += [f"{word} {clean(g[key], 60)}" for key, word in (("serial", "serial"), ("uuid", "UUID")) if g.get(key)]
+        known += [
+            f"{word} {clean(g[key], 60)}" for key, word in (("serial", _("serial")), ("uuid", "UUID")) if g.get(key)
+        ]
         who = ", ".join([who, *known])
     elif gpus:
         who += ": " + ", ".join(gpu_words(g) for g in gpus[:8])
-    yield "Who", _upper(who) if who else "Nobody is named"
-    yield "What", _collective(incident)
+    yield _("Who"), _upper(who) if who else _("Nobody is named")
+    yield _("What"), _collective(incident)
     onset, error = micros(incident["onset"]), incident.get("onset_uncertainty_s")
     detected = micros(incident["detected"])
     if onset is not None:
         text = f"{moment(onset, error)} UTC {plus_minus(error)}"
         if error is not None and len({h for h in lookup.host_of.values() if h}) > 1:
-            text += ", as its own host's clock reads"  # the error is that of reading; hosts disagree by more
+            text += _(", as its own host's clock reads")  # the error is that of reading; hosts disagree by more
         if detected is not None and detected > onset:
-            text += f"; noticed {duration((detected - onset) / 1e6)} later"
+            text += _("; noticed {time} later").format(time=duration((detected - onset) / 1e6))
     elif detected is not None:
-        text = f"Onset not known; noticed {moment(detected)} UTC"
+        text = _("Onset not known; noticed {time} UTC").format(time=moment(detected))
     else:
-        text = "Not known: no complete time (with its year) in these files"
-    yield "When", text
-    text = f"{_upper(confidence_word(verdict['confidence']))}, {verdict['confidence']:.2f} of 1"
+        text = _("Not known: no complete time (with its year) in these files")
+    yield _("When"), text
+    text = _("{word}, {number} of 1").format(
+        word=_upper(confidence_word(verdict["confidence"])), number=f"{verdict['confidence']:.2f}"
+    )
     if verdict["status"] == "undetermined":
         text = _upper(_sure(verdict))
     if verdict["alternatives"]:
@@ -1228,32 +1303,35 @@ def _facts(incident: Doc, lookup: Lookup) -> Iterator[tuple[str, str]]:
         if other["cause"] == verdict["cause"] and not who:
             title = ""
         if title and other["confidence"] >= 0.05:
-            text += f"; the next best explanation, {title}, has {other['confidence']:.2f}"
-    yield "How sure", text
+            text += _("; the next best explanation, {title}, has {number}").format(
+                title=title, number=f"{other['confidence']:.2f}"
+            )
+    yield _("How sure"), text
     cost = incident.get("cost") or {}
     parts = [
         f"{words} {duration(cost[key])}"
         for key, words in (
-            ("lost_work_s", "work since the last checkpoint"),
-            ("detection_s", "waiting for the watchdog"),
-            ("restart_s", "restart"),
+            ("lost_work_s", _("work since the last checkpoint")),
+            ("detection_s", _("waiting for the watchdog")),
+            ("restart_s", _("restart")),
         )
         if cost.get(key)
     ]
     if cost.get("gpu_hours") is not None:
-        parts.insert(0, f"{cost['gpu_hours']:,.1f} GPU hours")
+        parts.insert(0, _("{n} GPU hours").format(n=f"{cost['gpu_hours']:,.1f}"))
     if parts:
-        yield "Cost", _upper("; ".join(parts))
+        yield _("Cost"), _upper("; ".join(parts))
 
 
-STATUS_WORDS = {"identified": "Identified", "suspected": "Suspected", "undetermined": "Cannot tell"}
+STATUS_WORDS = {"identified": N_("Identified"), "suspected": N_("Suspected"), "undetermined": N_("Cannot tell")}
 
 
 def _sure(verdict: Doc) -> str:
     confidence = float(verdict["confidence"])
     if verdict["status"] == "undetermined":
-        return f"the likeliest explanation has {confidence:.2f} of 1" if confidence >= 0.05 else "nothing stands out"
-    return f"{confidence_word(confidence)} confidence, {confidence:.2f}"
+        likeliest = _("the likeliest explanation has {number} of 1").format(number=f"{confidence:.2f}")
+        return likeliest if confidence >= 0.05 else _("nothing stands out")
+    return _("{word} confidence, {number}").format(word=confidence_word(confidence), number=f"{confidence:.2f}")
 
 
 def _cleared(verdict: Doc, lookup: Lookup | None) -> list[ClearedRow]:
@@ -1268,7 +1346,7 @@ def _cleared(verdict: Doc, lookup: Lookup | None) -> list[ClearedRow]:
         c = group[0]
         rows.append(
             ClearedRow(
-                who=_upper(_together(group)) if len(group) > 1 else clean(c["who"], 160),
+                who=_upper(_together(group)) if len(group) > 1 else clean(_upper_words(c["who"]), 160),
                 why=sentence(clean(c["why"])),
                 where=lookup.where(c["source"], c.get("line")) if lookup and c.get("source") else "",
                 text=clean(c["text"], ROW_CHARS) if c.get("text") else None,
@@ -1283,9 +1361,11 @@ def _together(group: Sequence[Doc]) -> str:
     if group[0].get("gpu_pci") is None:
         return ranks_words(ranks)
     if len(ranks) == len(group):
-        return f"the GPU{'s' if len(group) > 1 else ''} of {ranks_words(ranks)}"
+        return counted("the GPU of {ranks}", "the GPUs of {ranks}", len(group)).format(ranks=ranks_words(ranks))
     names = [clean(c["gpu_pci"], 40) for c in group]
-    return "GPUs " + ", ".join(names[:4]) + (f" and {len(names) - 4:,} more" if len(names) > 4 else "")
+    return (
+        "GPUs " + ", ".join(names[:4]) + (_(" and {n} more").format(n=f"{len(names) - 4:,}") if len(names) > 4 else "")
+    )
 
 
 def _not_to_blame(verdict: Doc, rows: Sequence[Doc] = ()) -> list[tuple[str, str]]:
@@ -1295,19 +1375,24 @@ def _not_to_blame(verdict: Doc, rows: Sequence[Doc] = ()) -> list[tuple[str, str
         return found  # who reported it is one of those who made it
     named = set(listed(verdict["culprit_ranks"])) | set(listed(verdict.get("cannot_exclude")))
     said = named | {c["rank"] for c in verdict.get("cleared") or () if c.get("rank") is not None}
-    for who, _ in found:
+    for who, _why in found:
         if who.lower().startswith("rank"):
             for low, high in re.findall(r"(\d{1,7})(?:[–-](\d{1,7}))?", who.partition(" (")[0]):
                 said.update(range(int(low), min(int(high or low), int(low) + 10**6) + 1))
     reporters = [r for r in listed(verdict["reporting_ranks"]) if r not in said]
     if reporters and verdict["status"] != "undetermined":
-        word = "It" if len(reporters) == 1 else "They"
-        found.append(
-            (_upper(ranks_words(reporters)), f"{word} reported the timeout. A reporter waits for somebody else.")
+        why = counted(
+            "It reported the timeout. A reporter waits for somebody else.",
+            "They reported the timeout. A reporter waits for somebody else.",
+            len(reporters),
         )
+        found.append((_upper(ranks_words(reporters)), why))
     elif reporters and not found:
         found.append(
-            (_upper(ranks_words(reporters)), "Reporting the timeout is no sign of guilt: a reporter waits for others.")
+            (
+                _upper(ranks_words(reporters)),
+                _("Reporting the timeout is no sign of guilt: a reporter waits for others."),
+            )
         )
     if verdict["status"] == "identified":
         said.update(reporters)
@@ -1315,13 +1400,10 @@ def _not_to_blame(verdict: Doc, rows: Sequence[Doc] = ()) -> list[tuple[str, str
             said.update(listed(other["culprit_ranks"]))
         others = [r["rank"] for r in rows if r["rank"] not in said and _state(r) in ("waiting", "blocked", "completed")]
         if others:
-            its = "its" if len(others) == 1 else "their"
-            found.append(
-                (
-                    _upper(ranks_words(others)),
-                    f"Nothing in {its} data speaks against {'it' if its == 'its' else 'them'}.",
-                )
+            why = counted(
+                "Nothing in its data speaks against it.", "Nothing in their data speaks against them.", len(others)
             )
+            found.append((_upper(ranks_words(others)), why))
     return found
 
 
@@ -1338,11 +1420,13 @@ def _incident(doc: Doc, incident: Doc, lookup: Lookup, table_rows: int) -> Incid
     prefix = f"i{incident['id']}-"
     actions = tuple(
         ActionRow(
-            do=clean(a["do"]), because=clean(a["because"]), command=clean(a["command"]) if a.get("command") else None
+            do=clean(language.said(a["do"])),
+            because=clean(language.said(a["because"])),
+            command=clean(a["command"]) if a.get("command") else None,
         )
         for a in verdict["actions"]
     )
-    said = [_bare(a.do) for a in actions]
+    said = [_bare(clean(a["do"])) for a in verdict["actions"]]
     unknown = tuple(x for x in map(clean, verdict["missing_evidence"][:20]) if _bare(x) not in said[:1])
     wanted = {_bare(x) for x in unknown}
     blameless = _not_to_blame(verdict, rows)
@@ -1351,26 +1435,26 @@ def _incident(doc: Doc, incident: Doc, lookup: Lookup, table_rows: int) -> Incid
     error = incident.get("onset_uncertainty_s")
     onset = micros(incident["onset"])
     detected = micros(incident["detected"])
-    when = f"{moment(onset, error)} UTC" if onset is not None else f"noticed {moment(detected)} UTC"
+    when = f"{moment(onset, error)} UTC" if onset is not None else _("noticed {time} UTC").format(time=moment(detected))
     return IncidentView(
         id=incident["id"],
         anchor=f"incident-{incident['id']}",
         status=verdict["status"],
-        status_word=STATUS_WORDS[verdict["status"]],
+        status_word=_(STATUS_WORDS[verdict["status"]]),
         headline=_headline(verdict, lookup.host_of),
         sure=_sure(verdict),
         summary=clean(verdict["summary"]),
         facts=tuple(_facts(incident, lookup)),
         first=actions[0] if actions else None,
-        actions=tuple(a for a in actions[1:] if _bare(a.do) not in wanted),
+        actions=tuple(a for a, asked in zip(actions[1:], said[1:], strict=True) if asked not in wanted),
         not_to_blame=tuple(blameless[:4]),
         not_to_blame_more=max(0, len(blameless) - 4),
-        nobody_cleared="No single rank is to blame: it took all of those that are named here."
+        nobody_cleared=_("No single rank is to blame: it took all of those that are named here.")
         if verdict["status"] == "identified" and not _culprit(verdict, lookup.host_of)
-        else "Nobody could be cleared.",
+        else _("Nobody could be cleared."),
         unknown=tuple(map(sentence, unknown)),
         cannot_exclude=ranks_words(excluded) if excluded else "",
-        onset="time not known" if onset is None and detected is None else when,
+        onset=_("time not known") if onset is None and detected is None else when,
         steps=some(steps, MAX_STEPS),
         weights=any(s.weight for s in steps[:MAX_STEPS]),
         timeline=_timeline(doc, incident, lookup, anchors),
@@ -1389,7 +1473,9 @@ def _incident(doc: Doc, incident: Doc, lookup: Lookup, table_rows: int) -> Incid
             Alternative(
                 title=cause_title(a["cause"]),
                 cause=clean(a["cause"], 60),
-                who=_upper(ranks_words(listed(a["culprit_ranks"]))) if a["culprit_ranks"] else "no rank in particular",
+                who=_upper(ranks_words(listed(a["culprit_ranks"])))
+                if a["culprit_ranks"]
+                else _("no rank in particular"),
                 confidence=f"{a['confidence']:.2f}",
                 why_not=clean(a["why_not"]),
             )
@@ -1427,7 +1513,7 @@ def _gpus(doc: Doc, lookup: Lookup) -> Some:
                 index=or_na(gpu.get("index")),
                 pci=or_na(gpu.get("pci")),
                 rank=or_na(lookup.rank_of.get((host, gpu.get("pci") or ""))),
-                model=or_na(gpu.get("model")) if place in known else "another PCI device",
+                model=or_na(gpu.get("model")) if place in known else _("another PCI device"),
                 uuid=or_na(gpu.get("uuid")),
                 serial=or_na(gpu.get("serial")),
                 seen=tuple(_seen(by_place.get(place, ()) if gpu.get("pci") else ())),
@@ -1440,18 +1526,18 @@ def _gpus(doc: Doc, lookup: Lookup) -> Some:
 
 
 TRENDS = {
-    "temperature_c": ("temperature", " °C"),
-    "memory_temperature_c": ("memory temperature", " °C"),
-    "power_draw_w": ("power", " W"),
-    "gpu_used_bytes": ("memory", " GiB"),
-    "step_ms": ("time for a step", " s"),
-    "ecc_volatile_corrected": ("ECC corrected", ""),
-    "ecc_volatile_uncorrected": ("ECC uncorrectable", ""),
-    "ecc_aggregate_corrected": ("ECC corrected, lifetime", ""),
-    "ecc_aggregate_uncorrected": ("ECC uncorrectable, lifetime", ""),
-    "remapped_corrected": ("rows remapped, corrected", ""),
-    "remapped_uncorrected": ("rows remapped, uncorrectable", ""),
-    "pcie_replays": ("PCIe replays", ""),
+    "temperature_c": (N_("temperature"), " °C"),
+    "memory_temperature_c": (N_("memory temperature"), " °C"),
+    "power_draw_w": (N_("power"), " W"),
+    "gpu_used_bytes": (N_("memory"), " GiB"),
+    "step_ms": (N_("time for a step"), " s"),
+    "ecc_volatile_corrected": (N_("ECC corrected"), ""),
+    "ecc_volatile_uncorrected": (N_("ECC uncorrectable"), ""),
+    "ecc_aggregate_corrected": (N_("ECC corrected, lifetime"), ""),
+    "ecc_aggregate_uncorrected": (N_("ECC uncorrectable, lifetime"), ""),
+    "remapped_corrected": (N_("rows remapped, corrected"), ""),
+    "remapped_uncorrected": (N_("rows remapped, uncorrectable"), ""),
+    "pcie_replays": (N_("PCIe replays"), ""),
 }
 """A field of events → its name, its unit in the table."""
 _SCALE = {"gpu_used_bytes": 2**30, "step_ms": 1000}
@@ -1496,11 +1582,11 @@ def _trends(series: Series, onset: int | None) -> Iterator[tuple[str, pictures.S
         if picture is None:
             continue
         first, last, peak = (v / _SCALE.get(key, 1) for v in (values[0][1], values[-1][1], max(v for _, v in values)))
-        text = f"{name} {first:.4g} to {last:.4g}{unit}"
+        text = _("{name} {first} to {last}").format(name=_(name), first=f"{first:.4g}", last=f"{last:.4g}{unit}")
         if peak > max(first, last):
-            text += f", at most {peak:.4g}"
+            text += _(", at most {peak}").format(peak=f"{peak:.4g}")
         drawn.append((len({v for _, v in values}) == 1, order, text, picture))
-    for _, _, text, picture in sorted(drawn, key=lambda d: d[:2])[:MAX_TRENDS]:
+    for _still, _order, text, picture in sorted(drawn, key=lambda d: d[:2])[:MAX_TRENDS]:
         yield text, picture
 
 
@@ -1512,12 +1598,12 @@ def _seen(events: Sequence[Doc]) -> Iterator[str]:
     for words, group in list(by_kind.items())[:6]:
         count = sum(int(e.get("repeats") or 1) for e in group)
         times = sorted(t for e in group if (t := micros(e.get("time"))) is not None)
-        when = "time not known" if not times else moment(times[0], 1)
+        when = _("time not known") if not times else moment(times[0], 1)
         if len(times) > 1 and times[-1] != times[0]:
-            when = f"first {moment(times[0], 1)}, last {moment(times[-1], 1)}"
+            when = _("first {first}, last {last}").format(first=moment(times[0], 1), last=moment(times[-1], 1))
         yield f"{words}: {count:,} ×, {when}"
     if len(by_kind) > 6:
-        yield f"and {len(by_kind) - 6:,} more kinds"
+        yield _("and {n} more kinds").format(n=f"{len(by_kind) - 6:,}")
 
 
 _SEVERITY = {"critical": 0, "error": 1, "warning": 2, "info": 3}
@@ -1548,7 +1634,7 @@ def _events(lookup: Lookup, budget: int) -> Some:
         at, error = micros(e.get("time")), e.get("time_uncertainty_s")
         rows.append(
             EventRow(
-                when=moment(at, error) if at is not None else "not known",
+                when=moment(at, error) if at is not None else _("not known"),
                 error=plus_minus(error) if at is not None else "",
                 host=or_na(e.get("host")),
                 rank=or_na(lookup.rank(e)),
@@ -1600,10 +1686,15 @@ def _inputs_summary(doc: Doc) -> str:
     size = sum(r.get("bytes") or 0 for r in doc["inputs"])
     parts = [
         f"{counts[s]:,} {w}"
-        for s, w in (("read", "read"), ("partial", "read in part"), ("skipped", "skipped"), ("failed", "not readable"))
+        for s, w in (
+            ("read", _("read")),
+            ("partial", _("read in part")),
+            ("skipped", _("skipped")),
+            ("failed", _("not readable")),
+        )
         if counts[s]
     ]
-    return f"{plural(len(doc['inputs']), 'file')}, {size_words(size)}: {', '.join(parts) or 'none'}"
+    return f"{plural(len(doc['inputs']), 'file')}, {size_words(size)}: {', '.join(parts) or _('none')}"
 
 
 def _left_nothing(row: Doc, spoke: Container[object]) -> bool:
@@ -1615,13 +1706,13 @@ def _left_nothing(row: Doc, spoke: Container[object]) -> bool:
 def _coverage(doc: Doc) -> str:
     ranks = doc["ranks"]
     if not ranks:
-        return "No rank is known from these files."
+        return _("No rank is known from these files.")
     left_out = _left_out(doc)
     spoke = {e.get("rank") for e in doc["events"]}
     silent = [r["rank"] for r in ranks if _left_nothing(r, spoke)] + left_out
     known = len(ranks) + len(left_out)
-    text = f"{known - len(silent):,} of {plural(known, 'known rank')} left data"
-    return f"{text}; nothing from {ranks_words(silent)}." if silent else f"{text}."
+    text = _("{n} of {ranks} left data").format(n=f"{known - len(silent):,}", ranks=plural(known, "known rank"))
+    return text + (_("; nothing from {ranks}.").format(ranks=ranks_words(silent)) if silent else ".")
 
 
 QUARTER_S = 900
@@ -1692,11 +1783,11 @@ def _page(doc: Doc) -> Page:
     gpus = _gpus(doc, lookup)
     tool = doc["tool"]
     if not doc["incidents"]:
-        title = NOTHING_FAILED if _readable(doc) else NOTHING_READ
+        title = _(NOTHING_FAILED if _readable(doc) else NOTHING_READ)
     elif len(doc["incidents"]) == 1:
         title = incidents[0].headline
     else:
-        title = f"{len(doc['incidents'])} failures were found"
+        title = _("{n} failures were found").format(n=len(doc["incidents"]))
     scale = _clocks_scale(doc["clocks"])
     own_ranks = any(i.ranks.total for i in incidents)
     return Page(
@@ -1800,6 +1891,9 @@ def _environment(escape: bool) -> Environment:
         "prose": prose,
         "breakable": breakable,
         "plural": plural,
+        "noun": noun,
+        "rank": _rank,
+        "word": _word,
         "md": markdown_text,
         "mdcode": markdown_code,
     }
@@ -1829,8 +1923,37 @@ def _hash(text: str) -> str:
     return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
 
 
-def html(doc: Doc) -> str:
-    """The whole page. `doc` as in incident.schema.json; the same document gives the same bytes."""
+_BUTTONS = (
+    N_("Copy"),
+    N_("Copy the command"),
+    N_("Copy the line"),
+    N_("Copied"),
+    N_("Not allowed"),
+    N_("{n} of {all}"),
+    N_("None of {all} fits"),
+    N_("{first} to {last} UTC"),
+    N_("Zoom of the timeline"),
+    N_("Zoom out"),
+    N_("Zoom in"),
+    N_("Zoom to {name}"),
+    N_("Earlier"),
+    N_("Later"),
+    N_("all"),
+    N_("Show all"),
+    N_("In the drawing: + and −, ← and →, 0; drag, or turn the wheel with Ctrl."),
+    N_("its row"),
+)
+"""Texts of report.js."""
+
+
+def html(doc: Doc, lang: str = "en") -> str:
+    """The whole page, its own words in `lang` (language.LANGUAGES). `doc` as in incident.schema.json; the same document
+    gives the same bytes."""
+    with language.speaking(lang):
+        return _html(doc)
+
+
+def _html(doc: Doc) -> str:
     style, script = (templating.source("report.css") or "").strip(), (templating.source("report.js") or "").strip()
     policy = (
         f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
@@ -1838,6 +1961,8 @@ def html(doc: Doc) -> str:
     template = _environment(True).get_template("report.html.j2")
     return template.render(
         page=_page(doc),
+        language=language.current(),
+        words="" if language.current() == "en" else json.dumps({w: _(w) for w in _BUTTONS}, ensure_ascii=False),
         style=style,
         script=script,
         policy=policy,
@@ -1856,8 +1981,8 @@ class TicketLine:
     """A log line or command, quoted."""
 
 
-NOTHING_FAILED = "No failure was found in these files"
-NOTHING_READ = "Nothing in these files could be read as a log"
+NOTHING_FAILED = N_("No failure was found in these files")
+NOTHING_READ = N_("Nothing in these files could be read as a log")
 
 
 def _readable(doc: Doc) -> bool:
@@ -1871,61 +1996,69 @@ def _ticket_rows(doc: Doc) -> list[TicketLine]:
     tool = f"nccl-forensics {clean(doc['tool']['version'], 40)}, {_inputs_summary(doc)}"
     if not incidents:
         rows = [
-            TicketLine(label="Result", text=NOTHING_FAILED if _readable(doc) else NOTHING_READ),
-            TicketLine(label="Seen", text=_coverage(doc)),
+            TicketLine(label=_("Result"), text=_(NOTHING_FAILED if _readable(doc) else NOTHING_READ)),
+            TicketLine(label=_("Seen"), text=_coverage(doc)),
         ]
-        rows += [TicketLine(label="Problem", text=clean(p["says"], TICKET_CHARS)) for p in doc["problems"][:3]]
-        return [*rows, TicketLine(label="Made by", text=tool)]
+        rows += [TicketLine(label=_("Problem"), text=clean(p["says"], TICKET_CHARS)) for p in doc["problems"][:3]]
+        return [*rows, TicketLine(label=_("Made by"), text=tool)]
     rows = []
     if len(incidents) > 1:
-        rows.append(TicketLine(label="Result", text=f"{len(incidents)} failures, in time order"))
+        rows.append(TicketLine(label=_("Result"), text=_("{n} failures, in time order").format(n=len(incidents))))
         for i in incidents[:3]:
             v = i["verdict"]
             rows.append(
                 TicketLine(
-                    label=f"No. {i['id']}",
-                    text=f"{_headline(v, lookup.host_of)} ({STATUS_WORDS[v['status']].lower()}, {_sure(v)}), "
+                    label=_("No. {n}").format(n=i["id"]),
+                    text=f"{_headline(v, lookup.host_of)} ({_(STATUS_WORDS[v['status']]).lower()}, {_sure(v)}), "
                     f"{moment(micros(i['onset'] or i['detected']), i.get('onset_uncertainty_s'))} UTC",
                 )
             )
         if len(incidents) > 3:
-            rows.append(TicketLine(label="More", text=f"{len(incidents) - 3} more failures are in the report"))
+            rows.append(
+                TicketLine(label=_("More"), text=_("{n} more failures are in the report").format(n=len(incidents) - 3))
+            )
     first = incidents[0]
     verdict = first["verdict"]
     facts = dict(_facts(first, lookup))
     if len(incidents) == 1:
-        rows.append(TicketLine(label="Result", text=f"{_headline(verdict, lookup.host_of)} ({_sure(verdict)})"))
-    rows.append(TicketLine(label="Summary", text=clean(verdict["summary"], TICKET_CHARS)))
+        rows.append(TicketLine(label=_("Result"), text=f"{_headline(verdict, lookup.host_of)} ({_sure(verdict)})"))
+    rows.append(TicketLine(label=_("Summary"), text=clean(verdict["summary"], TICKET_CHARS)))
     if len(incidents) == 1:
-        rows.append(TicketLine(label="What", text=facts["What"]))
-        rows.append(TicketLine(label="When", text=facts["When"]))
+        rows.append(TicketLine(label=_("What"), text=facts[_("What")]))
+        rows.append(TicketLine(label=_("When"), text=facts[_("When")]))
     for item in verdict["evidence"][: 2 if len(incidents) == 1 else 1]:
         rows.append(
             TicketLine(
-                label="Evidence",
+                label=_("Evidence"),
                 text=lookup.where(item.get("source"), item.get("line")),
                 code=clean(item.get("text") or item["says"], 160),
             )
         )
     if blameless := _not_to_blame(verdict):
-        more = f" ({len(blameless) - 1} more cleared in the report)" if len(blameless) > 1 else ""
-        rows.append(TicketLine(label="Not to blame", text=clean(f"{blameless[0][0]}: {blameless[0][1]}", 240) + more))
+        left = len(blameless) - 1
+        more = _(" ({n} more cleared in the report)").format(n=left) if left else ""
+        rows.append(
+            TicketLine(label=_("Not to blame"), text=clean(f"{blameless[0][0]}: {blameless[0][1]}", 240) + more)
+        )
     unknown = [clean(x, 240) for x in verdict["missing_evidence"][:1]]
     if excluded := listed(verdict.get("cannot_exclude")):
-        unknown.insert(0, f"cannot be excluded: {ranks_words(excluded)}")
+        unknown.insert(0, _("cannot be excluded: {ranks}").format(ranks=ranks_words(excluded)))
     if unknown:
-        rows.append(TicketLine(label="Not known", text="; ".join(unknown)))
-    for label, action in zip(("Do first", "Then"), verdict["actions"], strict=False):
+        rows.append(TicketLine(label=_("Not known"), text="; ".join(unknown)))
+    for label, action in zip((_("Do first"), _("Then")), verdict["actions"], strict=False):
         rows.append(
-            TicketLine(label=label, text=clean(action["do"], 240), code=clean(action.get("command") or "", 240))
+            TicketLine(
+                label=label, text=clean(language.said(action["do"]), 240), code=clean(action.get("command") or "", 240)
+            )
         )
     rows = rows[: TICKET_LINES - 1]
-    return [*rows, TicketLine(label="Made by", text=tool)]
+    return [*rows, TicketLine(label=_("Made by"), text=tool)]
 
 
-def ticket(doc: Doc) -> str:
+def ticket(doc: Doc, lang: str = "en") -> str:
     """Plain text for a terminal or a ticket: at most 12 lines, no control characters, a newline at the end."""
-    rows = _ticket_rows(doc)
+    with language.speaking(lang):
+        rows = _ticket_rows(doc)
     width = max(len(r.label) for r in rows) + 2
     lines = [f"{r.label + ':':<{width}}{r.text}{'  ' + r.code if r.code else ''}" for r in rows]
     return "".join(line[: 2 * TICKET_CHARS].rstrip() + "\n" for line in lines)
@@ -1946,6 +2079,7 @@ def markdown_code(text: str) -> str:
     return f"{fence} {text} {fence}"
 
 
-def markdown(doc: Doc) -> str:
+def markdown(doc: Doc, lang: str = "en") -> str:
     """The ticket as Markdown: the same rows, at most 12 lines."""
-    return _environment(False).get_template("ticket.md.j2").render(rows=_ticket_rows(doc))
+    with language.speaking(lang):
+        return _environment(False).get_template("ticket.md.j2").render(rows=_ticket_rows(doc))

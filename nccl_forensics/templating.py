@@ -21,6 +21,8 @@ from importlib.util import MAGIC_NUMBER, cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nccl_forensics import language
+
 if TYPE_CHECKING:
     from jinja2 import Environment
     from jinja2.bccache import Bucket
@@ -46,7 +48,8 @@ def _place(key: str) -> Path:
 
 
 def environment(escape: bool, filters: Mapping[str, Callable[..., Any]]) -> Environment:
-    """Where templates are rendered; with `escape`, every value is made harmless in HTML."""
+    """Where templates are rendered; with `escape`, every value is made harmless in HTML. Their words are looked up as
+    they are rendered: what is compiled is the same for all languages."""
     import jinja2
     from jinja2 import BytecodeCache, FunctionLoader, StrictUndefined
 
@@ -82,6 +85,9 @@ def environment(escape: bool, filters: Mapping[str, Callable[..., Any]]) -> Envi
         bytecode_cache=Compiled(),
         trim_blocks=True,
         lstrip_blocks=True,
+        extensions=["jinja2.ext.i18n"],
     )
+    install: Any = made
+    install.install_gettext_callables(language._, language.counted, newstyle=True)
     made.filters.update(filters)
     return made

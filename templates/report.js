@@ -1,5 +1,8 @@
 (() => {
   "use strict";
+  // Other languages: the page says its words for these.
+  const words = JSON.parse(document.body.dataset.words || "{}");
+  const say = (text, values = {}) => (words[text] || text).replace(/\{(\w+)\}/g, (_, name) => values[name]);
   const all = (selector, from = document) => [...from.querySelectorAll(selector)];
   const make = (name, className, text) => {
     const element = document.createElement(name);
@@ -33,9 +36,9 @@
   };
   for (const place of all("[data-copy]")) {
     const text = place.textContent;
-    const copy = button("Copy", place.matches("pre") ? "Copy the command" : "Copy the line", "copy", async () => {
-      copy.textContent = (await copied(text)) ? "Copied" : "Not allowed";
-      setTimeout(() => { copy.textContent = "Copy"; }, 2000);
+    const copy = button(say("Copy"), place.matches("pre") ? say("Copy the command") : say("Copy the line"), "copy", async () => {
+      copy.textContent = (await copied(text)) ? say("Copied") : say("Not allowed");
+      setTimeout(() => { copy.textContent = say("Copy"); }, 2000);
     });
     place.append(copy);
   }
@@ -56,15 +59,15 @@
       return row.cells[at].classList.contains("num") ? cell === wanted : cell.includes(wanted);
     };
     const apply = () => {
-      const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+      const terms = input.value.toLowerCase().split(/\s+/).filter(Boolean);
       const role = select ? select.value : "";
       let shown = 0;
       for (const [row, text] of rows) {
-        const hide = (role && !row.classList.contains(role)) || words.some((word) => !fits(row, text, word));
+        const hide = (role && !row.classList.contains(role)) || terms.some((word) => !fits(row, text, word));
         row.hidden = hide;
         shown += hide ? 0 : 1;
       }
-      output.textContent = words.length || role ? (shown ? `${shown} of ${rows.length}` : `None of ${rows.length} fits`) : "";
+      output.textContent = terms.length || role ? (shown ? say("{n} of {all}", { n: shown, all: rows.length }) : say("None of {all} fits", { all: rows.length })) : "";
     };
     form.hidden = false;
     form.addEventListener("input", apply);
@@ -143,7 +146,7 @@
       }
       ticks();
       lanes.classList.toggle("close", wide < 99.99);
-      said.textContent = wide < 99.99 ? `${clock(timeAt(from), 1000)} to ${clock(timeAt(to), 1000)} UTC` : "";
+      said.textContent = wide < 99.99 ? say("{first} to {last} UTC", { first: clock(timeAt(from), 1000), last: clock(timeAt(to), 1000) }) : "";
     };
     const zoom = (factor, around = (from + to) / 2) => {
       const wide = Math.min(100, (to - from) / factor), share = (around - from) / (to - from);
@@ -152,19 +155,19 @@
     const pan = (share) => show(from + share * (to - from), to + share * (to - from));
     const bar = make("div", "zoom");
     bar.setAttribute("role", "group");
-    bar.setAttribute("aria-label", "Zoom of the timeline");
+    bar.setAttribute("aria-label", say("Zoom of the timeline"));
     const said = make("output");
     said.setAttribute("aria-live", "polite");
     bar.append(
-      button("−", "Zoom out", "", () => zoom(0.5)),
-      button("+", "Zoom in", "", () => zoom(2)),
-      button("◀", "Earlier", "", () => pan(-0.25)),
-      button("▶", "Later", "", () => pan(0.25)),
+      button("−", say("Zoom out"), "", () => zoom(0.5)),
+      button("+", say("Zoom in"), "", () => zoom(2)),
+      button("◀", say("Earlier"), "", () => pan(-0.25)),
+      button("▶", say("Later"), "", () => pan(0.25)),
     );
     const named = new Map();
     for (const guide of all(".axis .gname", lanes)) named.set(guide.textContent, parseFloat(guide.getAttribute("x")));
-    for (const [name, x] of named) bar.append(button(name, `Zoom to ${name}`, "", () => show(x - 1, x + 1)));
-    bar.append(button("all", "Show all", "", () => show(0, 100)), said, make("span", "note", "In the drawing: + and −, ← and →, 0; drag, or turn the wheel with Ctrl."));
+    for (const [name, x] of named) bar.append(button(name, say("Zoom to {name}", { name }), "", () => show(x - 1, x + 1)));
+    bar.append(button(say("all"), say("Show all"), "", () => show(0, 100)), said, make("span", "note", say("In the drawing: + and −, ← and →, 0; drag, or turn the wheel with Ctrl.")));
     const region = lanes.closest(".scroll");
     region.before(bar);
     region.addEventListener("keydown", (event) => {
@@ -214,8 +217,9 @@
     const cells = all(".cells .c", map), prefix = map.dataset.rows;
     if (!cells.length) continue;
     const table = document.getElementById(`${prefix}-rank-table`);
-    const rows = new Map(all("tbody tr", table).map((row) => [`rank ${row.cells[0].textContent.trim()}`, row]));
-    const rowOf = (cell) => rows.get(cell.title);
+    const rows = new Map(all("tbody tr", table).map((row) => [row.cells[0].textContent.trim(), row]));
+    const rankOf = (cell) => cell.title.match(/\d+$/)?.[0];
+    const rowOf = (cell) => rows.get(rankOf(cell));
     const heads = () => all("thead th", table).map((head) => head.textContent.toLowerCase());
     const card = make("p", "card");
     card.setAttribute("aria-live", "polite");
@@ -247,9 +251,9 @@
       cell.scrollIntoView({ block: "nearest" });
       if (!row) { card.textContent = cell.getAttribute("aria-label"); return; }
       const names = heads();
-      const facts = [...row.cells].map((part, n) => [names[n], part.textContent.replace(/\s+/g, " ").trim()]);
-      card.append(make("b", "", `rank ${facts[0][1]}`), ` ${facts.slice(1).filter(([, text]) => text && text !== "n/a" && text !== "–").map(([name, text]) => `${name}: ${name === "state" ? text.slice(2) : text}`).join(" · ")} `);
-      const link = make("a", "", "its row");
+      const facts = [...row.cells].map((part, n) => [names[n], part.textContent.replace(/\s+/g, " ").trim().slice(part.querySelector(".c") ? 2 : 0)]);
+      card.append(make("b", "", cell.title), ` ${facts.slice(1).filter(([, text]) => text && text !== "n/a" && text !== "–").map(([name, text]) => `${name}: ${text}`).join(" · ")} `);
+      const link = make("a", "", say("its row"));
       link.href = "#" + row.id;
       card.append(link);
     };
@@ -270,7 +274,7 @@
       if (/^\d$/.test(key)) {
         typed = event.timeStamp - typedAt < 1000 ? typed + key : key;
         typedAt = event.timeStamp;
-        const found = cells.findIndex((cell) => cell.title === `rank ${typed}`);
+        const found = cells.findIndex((cell) => rankOf(cell) === typed);
         if (found >= 0) choose(found);
         event.preventDefault();
         return;

@@ -1,0 +1,1 @@
+"""Translations, made with Babel: CONTRIBUTING.md says how."""

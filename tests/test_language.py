@@ -1,0 +1,181 @@
+"""The report in Danish and German: complete, compiled, and only its own words."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import report_docs
+from babel.messages.catalog import Catalog
+from babel.messages.extract import extract_from_dir
+from babel.messages.frontend import parse_keywords, parse_mapping_cfg
+from babel.messages.mofile import read_mo
+from babel.messages.pofile import read_po
+from click.testing import CliRunner
+from nccl_forensics.samples import bundle  # type: ignore[import-not-found]
+
+from nccl_forensics import cli, document, language, pipeline, report
+from nccl_forensics.clocks import parse_zone
+
+HERE = Path(__file__).resolve().parent.parent
+LOCALE = HERE / "nccl_forensics" / "locale"
+SAMPLES = ("riser-xid79", "skipped-collective", "two-rails-psu")
+OTHERS = ("da", "de")
+PLACEHOLDER = re.compile(r"\{[a-z_]+\}|%\([a-z_]+\)s|<[^>]*>|`[^`]*`")
+
+
+def _catalogue(lang: str, ending: str) -> Catalog:
+    with (LOCALE / lang / "LC_MESSAGES" / f"messages.{ending}").open("rb") as file:
+        return read_po(file, locale=lang) if ending == "po" else read_mo(file)
+
+
+def _strings(lang: str, ending: str) -> dict[Any, Any]:
+    rows = ((m.id, m.string) for m in _catalogue(lang, ending) if m.id)
+    return {tuple(i) if isinstance(i, list) else i: tuple(s) if isinstance(s, list) else s for i, s in rows}
+
+
+@cache
+def _wanted() -> frozenset[Any]:
+    """What the program would say in English."""
+    with (HERE / "babel.cfg").open() as file:
+        methods, options = parse_mapping_cfg(file)
+    keywords = parse_keywords(("_", "N_", "gettext", "ngettext:1,2", "counted:1,2"))
+    return frozenset(m[2] for m in extract_from_dir(str(HERE), methods, options, keywords))
+
+
+def test_no_word_has_two_translations() -> None:
+    """gettext keeps one entry for a word and for the pair that begins with it."""
+    assert {pair[0] for pair in _wanted() if isinstance(pair, tuple)} & _wanted() == set()
+
+
+@cache
+def _sample(name: str) -> dict[str, Any]:
+    inputs, options = bundle(HERE / "samples" / name)
+    zone = parse_zone(options["timezone"]) if "timezone" in options else None
+    return document.build(pipeline.analyze(inputs, zone=zone, year=options.get("year")))
+
+
+@cache
+def _page(name: str, lang: str) -> str:
+    return report.html(_sample(name), lang)
+
+
+def _embedded(page: str) -> str:
+    found = re.search(r'<script type="application/json" id="analysis">(.*?)</script>', page, re.DOTALL)
+    assert found
+    return found[1]
+
+
+@pytest.mark.parametrize("lang", OTHERS)
+def test_every_message_is_translated_with_its_placeholders(lang: str) -> None:
+    assert len(_wanted()) > 400
+    there = _strings(lang, "po")
+    assert set(there) == _wanted(), "run the two pybabel commands of CONTRIBUTING.md"
+    assert not [m.id for m in _catalogue(lang, "po") if m.fuzzy and m.id]
+    for message, translated in there.items():
+        ones = (message,) if isinstance(message, str) else message
+        others = (translated,) if isinstance(translated, str) else translated
+        assert len(ones) == len(others)
+        for one, other in zip(ones, others, strict=True):
+            assert other.strip(), one
+            assert sorted(PLACEHOLDER.findall(one)) == sorted(PLACEHOLDER.findall(other)), one
+            assert (one[:1] == " ") == (other[:1] == " "), one
+
+
+@pytest.mark.parametrize("lang", OTHERS)
+def test_what_is_read_at_run_time_is_what_was_translated(lang: str) -> None:
+    assert _strings(lang, "mo") == _strings(lang, "po"), "run `pybabel compile` (CONTRIBUTING.md)"
+
+
+@pytest.mark.parametrize("lang", OTHERS)
+def test_columns_that_the_search_names_are_called_the_same(lang: str) -> None:
+    assert {w: _strings(lang, "po")[w] for w in ("Host", "Rank")} == {"Host": "Host", "Rank": "Rank"}
+    assert '<th scope="col" class="num">GPU</th>' in _page("riser-xid79", lang)
+
+
+@pytest.mark.parametrize("lang", OTHERS)
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_sample_speaks_the_language(name: str, lang: str) -> None:
+    english, page, words = _page(name, "en"), _page(name, lang), _strings(lang, "po")
+    assert f'<html lang="{lang}">' in page
+    assert '<html lang="en">' in english
+    for heading in ("Do this first", "Not to blame", "Timeline", "Inputs", "Events", "Evidence, from cause to abort"):
+        assert f">{heading}</h" in english
+        assert f">{heading}</h" not in page
+        assert f">{words[heading]}</h" in page
+    (incident,) = _sample(name)["incidents"]
+    action = incident["verdict"]["actions"][0]
+    assert report.clean(action["do"])[:40] in report.ticket(_sample(name))
+    with language.speaking(lang):
+        said = language.said(action["do"])
+        assert language.said(action["because"]) != action["because"]
+    assert said != action["do"]
+    assert "{" not in said
+    ticket, markdown = (say(_sample(name), lang) for say in (report.ticket, report.markdown))
+    assert said[:40] in ticket
+    assert f"**{words['Do first']}:**" in markdown
+    assert words[report.catalog.load("causes")[incident["verdict"]["cause"]]["title"]] in ticket
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_data_on_the_page_is_english_in_all_languages(name: str) -> None:
+    data = {lang: _embedded(_page(name, lang)) for lang in language.LANGUAGES}
+    assert len(set(data.values())) == 1
+    assert json.loads(data["de"])["incidents"]
+
+
+@pytest.mark.parametrize("lang", OTHERS)
+@pytest.mark.parametrize("name", sorted(report_docs.ALL))
+def test_any_document_can_be_said(name: str, lang: str) -> None:
+    doc = report_docs.ALL[name]()
+    before = report.html(doc)
+    page = report.html(doc, lang)
+    assert page != before
+    assert report.html(doc) == before
+    assert len(report.ticket(doc, lang).splitlines()) <= 12
+    assert set(re.findall(r'\bid="([^"]+)"', page)) == set(re.findall(r'\bid="([^"]+)"', before))
+
+
+@pytest.mark.parametrize("lang", OTHERS)
+def test_every_action_of_the_catalogue_is_found_again_when_it_is_filled(lang: str) -> None:
+    values = {"host": "node-1 and node-2", "gpu": "0000:4b:00.0", "at_gpu": " (GPU 0000:4b:00.0)", "index": "3"}
+    values |= {"rank": "0–2 and 5", "who": "ranks 0–2 and 5"}
+    words = _strings(lang, "po")
+    with language.speaking(lang):
+        local = {name: language.value_words(value) for name, value in values.items()}
+        for entry in report.catalog.load("actions")["action"]:
+            for key in ("do", "because"):
+                assert language.said(_filled(entry[key], values)) == _filled(words[entry[key]], local)
+    assert local["who"] != values["who"]
+
+
+def _filled(template: str, values: dict[str, str]) -> str:
+    return re.sub(r"\{([a-z_]+)\}", lambda m: values[m[1]], template)
+
+
+def test_a_name_that_is_a_word_of_the_report_stays_a_name() -> None:
+    """Only whole phrases of ours are translated inside an action; a host called 'cause' is none."""
+    do = next(a["do"] for a in report.catalog.load("actions")["action"] if "{host}" in a["do"])
+    with language.speaking("de"):
+        assert "cause" in language.said(do.replace("{host}", "cause"))
+        assert language.said("a line of a log: rank 3 died") == "a line of a log: rank 3 died"
+    assert language.current() == "en"
+
+
+def test_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    inputs, _ = bundle(HERE / "samples" / "riser-xid79")
+    told = {}
+    for lang in language.LANGUAGES:
+        asked = ["analyze", *inputs, "--lang", lang, "-o", f"{lang}.html", "--json", f"{lang}.json"]
+        done = CliRunner().invoke(cli.main, asked)
+        assert done.exit_code == 0, done.output
+        told[lang] = done.stdout
+        assert f'<html lang="{lang}">' in (tmp_path / f"{lang}.html").read_text(encoding="utf-8")
+    assert len(set(told.values())) == 3
+    assert (tmp_path / "de.json").read_bytes() == (tmp_path / "en.json").read_bytes()
+    assert CliRunner().invoke(cli.main, ["analyze", *inputs, "--lang", "fr"]).exit_code == 2

@@ -1,15 +1,15 @@
-"""How much CPU and memory many Flight Recorder dumps take: writes them, then reads and reconstructs in a fresh process.
+"""How much CPU and memory many Flight Recorder dumps take: writes them, then analyzes them in a fresh process.
 
-    python benchmarks/flight_recorder.py [RANKS ...] [--entries N] [--keep FOLDER]
+    python benchmarks/flight_recorder.py [RANKS ...] [--entries N]
 
 The job: tensor parallel groups of 8, data parallel groups across them, a world group; one rank never enters its group's
-last collective. Prints the CPU seconds and the peak memory of the reading process, start-up included.
+last collective. The dumps are written as PyTorch writes them (tests/simulator/cpickle.py). Prints the CPU seconds and
+the peak memory of `analyze` with all its outputs, start-up included, and how much of it reading took.
 """
 
 from __future__ import annotations
 
 import argparse
-import pickle
 import subprocess
 import sys
 import tempfile
@@ -17,28 +17,31 @@ import time
 from pathlib import Path
 from typing import Any
 
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "tests")]
+
+from simulator import cpickle  # noqa: E402
+
 TP = 8
 T0_NS = 1_800_000_000 * 10**9
-READ = """
-import os, resource, sys
-from pathlib import Path
-from nccl_forensics import collectives
-from nccl_forensics.parsers import flight_recorder
-
-class File:
-    def __init__(self, path):
-        self.path, self.name, self.size, self.mtime_ns, self.stream = str(path), path.name, None, None, path.open("rb")
-
-dumps = []
-for path in Path(sys.argv[1]).iterdir():
-    file = File(path)
-    dumps += [x for x in flight_recorder.flight_recorder.read(file) if not hasattr(x, "says")]
-    file.stream.close()
-read = os.times()
-made = collectives.reconstruct(dumps)
+ANALYZE = """
+import json, os, resource, sys
+from nccl_forensics import cli, pipeline
+whole, took = pipeline.read, []
+def read(*a, **k):
+    before = os.times()
+    found = whole(*a, **k)
+    after = os.times()
+    took.append(after.user + after.system - before.user - before.system)
+    return found
+pipeline.read = read
+folder, out = sys.argv[1:]
+cli.main(["analyze", folder, "-o", out + "/r.html", "--json", out + "/r.json", "--quiet"], standalone_mode=False)
 used = resource.getrusage(resource.RUSAGE_SELF)
-print(used.ru_utime + used.ru_stime, read.user + read.system, used.ru_maxrss / 1024,
-      made.suspects[0].ranks if made.suspects else None, made.groups[0].seq if made.groups else None, sep="|")
+found = json.load(open(out + "/r.json"))["incidents"]
+named = found[0]["verdict"]["culprit_ranks"] if found else None
+seq = found[0]["collective"]["seq"] if found and found[0].get("collective") else None
+print("#", used.ru_utime + used.ru_stime, took[0], used.ru_maxrss / 1024, named, seq, sep="|")
 """
 
 
@@ -98,6 +101,14 @@ def dump(rank: int, world: int, entries: int, late: int) -> dict[str, Any]:
     }
 
 
+def written(content: dict[str, Any]) -> bytes:
+    """The dump as PyTorch's pickler writes it: equal stack frames are one object."""
+    frames: dict[Any, cpickle.Frame] = {}
+    for entry in content["entries"]:
+        entry["frames"] = [frames.setdefault(tuple(x.values()), cpickle.Frame(x)) for x in entry["frames"]]
+    return cpickle.dumps(content)
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("ranks", type=int, nargs="*", default=[64, 256])
@@ -106,20 +117,19 @@ def main() -> None:
     print(f"{'ranks':>6}{'MB':>7}{'CPU s':>8}{'of it reading':>15}{'wall s':>8}{'peak MB':>9}  named, at")
     for world in given.ranks:
         late = world // 2 + 3
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as out:
             size = 0
             for rank in range(world):
-                data = pickle.dumps(dump(rank, world, given.entries, late), protocol=2)
+                data = written(dump(rank, world, given.entries, late))
                 Path(folder, f"comm_lib_trace_rank_{rank}").write_bytes(data)
                 size += len(data)
             began = time.monotonic()
-            here = Path(__file__).parent.parent
-            done = subprocess.run(
-                [sys.executable, "-c", READ, folder], capture_output=True, text=True, cwd=here, check=True
-            )
+            program = [sys.executable, "-c", ANALYZE, folder, out]
+            done = subprocess.run(program, capture_output=True, text=True, cwd=HERE.parent, check=True)
             wall = time.monotonic() - began
-        cpu, reading, peak, named, seq = done.stdout.strip().split("|")
-        wrong = "" if named == f"({late},)" else f"   WRONG: it was {late}"
+        *_, line = (x for x in done.stdout.splitlines() if x.startswith("#"))
+        _, cpu, reading, peak, named, seq = line.split("|")
+        wrong = "" if named == f"[{late}]" else f"   WRONG: it was {late}"
         print(
             f"{world:6}{size / 1e6:7.0f}{float(cpu):8.1f}{float(reading):15.1f}{wall:8.1f}{float(peak):9.0f}"
             f"  {named}, {seq}{wrong}"

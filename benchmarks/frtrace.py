@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import pickle
 import subprocess
 import sys
 import tempfile
@@ -113,7 +112,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             for rank in range(world):
                 made = flight_recorder.dump(rank, world, 2000, world // 2 + 3)
-                Path(folder, f"comm_lib_trace_rank_{rank}").write_bytes(pickle.dumps(made, protocol=2))
+                Path(folder, f"comm_lib_trace_rank_{rank}").write_bytes(flight_recorder.written(made))
             for tool, (python, program) in tools.items():
                 said, used = run(python, program, [Path(folder)])
                 numbers = "{:8.1f}{:8.1f}{:9.0f}".format(*used) if used else f"  not done in {MINUTES} minutes"

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nccl_forensics.columns import Table
 from nccl_forensics.model import Problem
 
 Ints = NDArray[np.int64]
@@ -230,6 +231,14 @@ def _row(entry: Mapping[Any, Any]) -> tuple[Any, ...]:
     )
 
 
+def _key(name: str, types_in: str, types_out: str, ins: Any, outs: Any) -> tuple[Any, ...]:
+    """What tells one call from another; `_call` reads it. Raises TypeError for sizes that are not plain numbers."""
+    if len(ins) == 1 and len(outs) == 1:
+        return (name, types_in, types_out, len(ins[0]), sum(sizes := ins[0] + outs[0]), *sizes)
+    total = sum(map(sum, ins)) + sum(map(sum, outs))
+    return (name, types_in, types_out, total, tuple(map(tuple, ins)), tuple(map(tuple, outs)))
+
+
 def _numbered(keys: Sequence[Any]) -> tuple[list[int], dict[Any, int]]:
     """Each key's number, equal ones with one number, and the numbers of the keys."""
     index = {key: number for number, key in enumerate(dict.fromkeys(keys))}
@@ -253,12 +262,7 @@ def _columns(entries: list[dict[str, Any]]) -> tuple[list[Any], list[int], dict[
     # takes for ever to hash or to turn into an array.
     if {*map(type, names), *map(type, states), *map(type, types[0]), *map(type, types[1])} != {str}:
         raise TypeError("a name is not text")
-    keys = [
-        (n, ti, to, len(i[0]), sum(sizes := i[0] + o[0]), *sizes)
-        if len(i) == 1 and len(o) == 1
-        else (n, ti, to, sum(map(sum, i)) + sum(map(sum, o)), tuple(map(tuple, i)), tuple(map(tuple, o)))
-        for n, ti, to, i, o in zip(names, *types, ins, outs, strict=True)
-    ]
+    keys = list(map(_key, names, *types, ins, outs))
     count = len(entries)
     arrays = [np.fromiter(columns[i], np.int64, count) for i in (0, 1, 3, 4, 5, 7, 16)]
     arrays += [np.fromiter([x or 0 for x in columns[i]], np.int64, count) for i in (13, 14)]
@@ -267,6 +271,41 @@ def _columns(entries: list[dict[str, Any]]) -> tuple[list[Any], list[int], dict[
     flags |= np.array([x is True for x in columns[15]], dtype=np.uint8) * np.uint8(RETIRED)
     flags |= np.array([x is True for x in columns[17]], dtype=np.uint8) * np.uint8(P2P)
     return [*arrays, flags, columns[2]], *_numbered(keys), frames
+
+
+def _from_entries(entries: list[dict[str, Any]]) -> tuple[list[Any], list[int], dict[Any, int], Sequence[Any]]:
+    """The same as `_columns`, also of entries with fields amiss or of an old version. Never raises."""
+    try:
+        if not entries:
+            raise ValueError
+        return _columns(entries)
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
+        rows = [_row(x) for x in entries]
+        names = [dict(zip(_FIELDS, row, strict=True)) for row in rows]
+        nothing: list[Any] = [np.zeros(0, np.int64)] * 9 + [np.zeros(0, np.uint8), []]
+        columns, call, call_index, _ = _columns(names) if names else (nothing, [], {}, [])
+        return columns, call, call_index, [x.get("frames") for x in entries]
+
+
+def _from_table(table: Table) -> tuple[list[Any], list[int], dict[Any, int], Sequence[Any]]:
+    """The columns that `_columns` gives, where they were read straight from the bytes. Raises if one is amiss."""
+    keys = []
+    for name, entry in table.call.values:
+        types = ["\n".join(entry[x]) for x in ("input_dtypes", "output_dtypes")]
+        if type(name) is not str:
+            raise TypeError("a name is not text")
+        keys.append(_key(name, types[0], types[1], entry["input_sizes"], entry["output_sizes"]))
+    index: dict[Any, int] = {}
+    number = {code: index.setdefault(keys[code], len(index)) for code in dict.fromkeys(table.call.codes.tolist())}
+    call = list(map(number.__getitem__, table.call.codes.tolist()))
+    states = np.array([_STATES.get(x, 0) if type(x) is str else 0 for x in table.state.values], np.uint8)
+    flags = states[table.state.codes]
+    flags |= table.true["retired"] * np.uint8(RETIRED)
+    flags |= table.true["is_p2p"] * np.uint8(P2P)
+    arrays = [table.numbers[_FIELDS[i]] for i in (0, 1, 3, 4, 5, 7, 16, 13, 14)]
+    pairs = [table.pair.values[x] for x in table.pair.codes.tolist()]
+    frames = [table.frames.values[x] for x in table.frames.codes.tolist()]
+    return [*arrays, flags, pairs], call, index, frames
 
 
 def _stacks(frames: Sequence[Any]) -> tuple[NDArray[np.int32], tuple[tuple[str, ...], ...]]:
@@ -325,25 +364,20 @@ def dump_of(
 ) -> tuple[Dump, list[Problem]]:
     """The columns of a decoded dump, whatever its version, and what is odd about it.
 
-    `content` is untrusted plain data; only known keys are looked at. `name_rank`: the rank that the file name tells.
+    `content` is untrusted plain data, or a Table of it; only known keys are looked at. `name_rank`: the rank that the
+    file name tells. Raises ValueError, TypeError, KeyError or AttributeError for a Table with fields amiss.
     """
     problems: list[Problem] = []
-    head: Mapping[str, Any] = content if type(content) is dict else {}
-    raw = head.get("entries") if type(content) is dict else content
-    listed = raw if isinstance(raw, list | tuple) else []
-    entries = [x for x in listed if type(x) is dict]
-    if len(entries) < len(listed):
-        problems.append(Problem(says=f"{len(listed) - len(entries)} entries are not entries", source=path))
-    try:
-        if not entries:
-            raise ValueError
-        columns, call, call_index, frames = _columns(entries)
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
-        rows = [_row(x) for x in entries]
-        names = [dict(zip(_FIELDS, row, strict=True)) for row in rows]
-        nothing: list[Any] = [np.zeros(0, np.int64)] * 9 + [np.zeros(0, np.uint8), []]
-        columns, call, call_index, _ = _columns(names) if names else (nothing, [], {}, [])
-        frames = [x.get("frames") for x in entries]
+    head: Mapping[str, Any] = content if type(content) is dict else content.head if type(content) is Table else {}
+    if type(content) is Table:
+        columns, call, call_index, frames = _from_table(content)
+    else:
+        raw = head.get("entries") if type(content) is dict else content
+        listed = raw if isinstance(raw, list | tuple) else []
+        entries = [x for x in listed if type(x) is dict]
+        if len(entries) < len(listed):
+            problems.append(Problem(says=f"{len(listed) - len(entries)} entries are not entries", source=path))
+        columns, call, call_index, frames = _from_entries(entries)
     record, local, seq, p2p_seq, op_id, created, timeout, started, completed, flags, pairs = columns
     stack, stacks = _stacks(frames)
     groups, group, (has_status, all_named, idle), others = _groups(head, local, pairs, problems, path)

@@ -29,6 +29,9 @@ MOST_CONTAINERS = 3_000_000
 ROOM = 256 << 20
 """Bytes that decoding one dump may take besides 16 for each of its own. A judgement: genuine ones take 9 for each."""
 
+ENTRIES = b"X\x07\0\0\0entries"
+"""The key as PyTorch writes it, once."""
+
 # Instructions with fixed lengths. LONG_BINPUT (r) only below 2^22: the C unpickler's memo grows to the largest number
 # asked for, whatever the file's size (2^27 takes 2 GB).
 _RUN = re.compile(
@@ -117,7 +120,12 @@ def _bounded(extra: int) -> Iterator[bool]:
 
 
 def loads(data: bytes) -> Any:
-    """The plain data in a pickle. Raises Refused, and pickle.UnpicklingError and its kin where it makes no sense.
+    """The plain data in a pickle. Raises Refused, and pickle.UnpicklingError and its kin where it makes no sense."""
+    return load(data)[0]
+
+
+def load(data: bytes) -> tuple[Any, dict[int, Any]]:
+    """The same, and what the pickle has put into its memo by number.
 
     Where the process's memory can be bounded, the C unpickler goes first: `check` takes as long as it does. Whatever
     it objects to is looked at by `check`, which says where and why.
@@ -127,7 +135,8 @@ def loads(data: bytes) -> Any:
             check(data)
         try:
             # The C unpickler reads a buffered file in large pieces, a BytesIO byte by byte (2.5 x slower).
-            return _NoClasses(io.BufferedReader(io.BytesIO(data))).load()
+            unpickler = _NoClasses(io.BufferedReader(io.BytesIO(data)))
+            return unpickler.load(), unpickler.memo.copy()
         except Exception:
             if not bounded:
                 raise

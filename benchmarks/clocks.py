@@ -2,9 +2,10 @@
 
 Jobs on several hosts are simulated with clocks that are off by up to 90 s either way, drift by up to 50 ppm, stand in
 zones of their own, and in every fourth bundle one of them is set by 2 to 40 s in the middle of the job. Each is
-analyzed as a customer's would be. Counted: true offsets between hosts that lie within the stated bar, the width of
-the bars, and claims about the order of two lines (`Aligned.before`, for all lines that the verdict cites and all by
-which the job noticed) against what really came first.
+analyzed as a customer's would be. Counted: true offsets between hosts, at the moment for which they are stated, that
+lie within the stated bar, and the width of the bars; the times of lines (all that the verdict cites and all by which
+the job noticed) that lie within theirs; and claims about the order of two of these lines (`Aligned.before`) against
+what really came first.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -33,6 +34,8 @@ from nccl_forensics.rules import DETECTED  # noqa: E402
 SLACK_NS = 1_000_000
 """The simulator writes lines of one moment microseconds apart."""
 MOST_LINES = 60
+DRIFT_PPM = 50
+HOUR_NS = 3600 * 10**9
 
 
 @dataclass(slots=True)
@@ -41,6 +44,9 @@ class Score:
     offsets: int = 0
     bars_s: tuple[float, ...] = ()
     """Of hosts that have dumps."""
+    lines_inside: int = 0
+    lines: int = 0
+    """Those of hosts that are tied to others, with one true time."""
     claims: int = 0
     wrong: tuple[str, ...] = ()
 
@@ -62,7 +68,7 @@ def scenario(seed: int) -> Scenario:
         ring=rng.choice((0, 200, 200, 2000)),
         decoys=Decoys(),
         degrade=Degrade(
-            clock_spread_s=90.0, drift_ppm=50.0, wrong_zones=rng.random() < 0.5, step_in_job=rng.random() < 0.25
+            clock_spread_s=90.0, drift_ppm=DRIFT_PPM, wrong_zones=rng.random() < 0.5, step_in_job=rng.random() < 0.25
         ),
     )
 
@@ -79,6 +85,17 @@ def _true_ns(event: Event, by_text: Mapping[str, list[tuple[str, int]]]) -> list
     ]
 
 
+def _moments(reading: Callable[[int], int], read_ns: int, late_ns: int) -> set[int]:
+    """When a clock read this, or up to `late_ns` later, true UTC: twice, if it was set back in between."""
+    found = set()
+    for start in (read_ns - HOUR_NS, read_ns + HOUR_NS):
+        at = start
+        for _ in range(4):
+            at -= reading(at) - read_ns
+        found |= {at, at + late_ns}
+    return found
+
+
 def run(seed: int) -> Score:
     """Simulate, analyze and judge one bundle."""
     made = simulate(scenario(seed), seed)
@@ -90,18 +107,21 @@ def run(seed: int) -> Score:
     assert aligned is not None
     score = Score()
     from_dumps = any(name.startswith("fr/") for name in made.files)
-    offsets = {short(h): s for h, s in truth.clock_offsets_s.items()}
+    readings = {short(h): reading for h, reading in truth.reading_ns.items()}
     reference = aligned.offsets.reference if aligned.offsets is not None else None
     bars = []
+    then = 1 << 62
     for host in sorted(aligned.compared - {reference}):
         found = aligned.offsets.newest(host) if aligned.offsets is not None else None
-        if found is None or host not in offsets or reference not in offsets:
+        if found is None or host not in readings or reference not in readings:
             continue
-        true_ns = (offsets[host] - offsets[reference]) * 1e9
-        bar_ns = found[0].bar_ns
+        offset, at_ns = found
+        moments = _moments(readings[reference], at_ns, offset.bar_ns)
+        then = min(then, *moments)
+        true_ns = [readings[host](t) - readings[reference](t) for t in moments]
         score.offsets += 1
-        score.inside += abs(true_ns - found[0].shift_ns) <= bar_ns + 2_000_000  # drift since the last meeting
-        bars.append(bar_ns / 1e9)
+        score.inside += any(abs(t - offset.shift_ns) <= offset.bar_ns + SLACK_NS for t in true_ns)
+        bars.append(offset.bar_ns / 1e9)
     if from_dumps:
         score.bars_s = tuple(bars)
     by_text: dict[str, list[tuple[str, int]]] = {}
@@ -111,6 +131,14 @@ def run(seed: int) -> Score:
     noticed = [e for e in aligned.events if e.kind in DETECTED or e.role == "cause"]
     lines = list({(e.evidence.source, e.evidence.line): e for e in [*cited, *noticed]}.values())[:MOST_LINES]
     timed = [(e, t) for e in lines if e.time_ns is not None and (t := _true_ns(e, by_text))]
+    ahead_ns = readings[reference](then) - then if reference in readings else 0  # whatever is done to it later
+    for event, when in timed:
+        if len(when) == 1 and reference in readings and aligned.whose(event) in aligned.compared:
+            assert event.time_ns is not None
+            score.lines += 1
+            off_ns = abs(when[0] + ahead_ns - event.time_ns)
+            drifted = abs(when[0] - then) * DRIFT_PPM / 1e6
+            score.lines_inside += off_ns <= (event.uncertainty_ns or 0) + drifted + SLACK_NS
     score.wrong = tuple(_wrong_claims(aligned, timed, score))
     return score
 
@@ -126,25 +154,32 @@ def _wrong_claims(aligned: Aligned, timed: list[tuple[Event, list[int]]], score:
             yield f"{here} {'before' if said else 'after'} {there}"
 
 
+def _added(scores: Sequence[Score]) -> Iterator[str]:
+    """What they come to together, in words."""
+    offsets, inside = sum(s.offsets for s in scores), sum(s.inside for s in scores)
+    lines, lines_inside = sum(s.lines for s in scores), sum(s.lines_inside for s in scores)
+    bars = [bar for s in scores for bar in s.bars_s]
+    yield f"offsets within their bar: {inside} of {offsets} ({inside / max(offsets, 1):.1%})"
+    yield f"median bar where dumps exist: {median(bars) if bars else float('nan'):.3f} s (of {len(bars)})"
+    yield f"lines within their bar: {lines_inside} of {lines} ({lines_inside / max(lines, 1):.1%})"
+    yield f"claims of order across clocks: {sum(s.claims for s in scores)}, wrong: {sum(len(s.wrong) for s in scores)}"
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--seeds", nargs=2, type=int, default=(5000, 5500), metavar=("FIRST", "LAST"))
-    options.add_argument("-v", action="store_true", help="name the bundles with a wrong claim or offset")
+    options.add_argument("-v", action="store_true", help="name the bundles with a wrong claim or offset, and count on")
     given = options.parse_args()
-    inside = offsets = claims = 0
-    bars: list[float] = []
-    wrong = 0
+    scores = []
     for seed in range(*given.seeds):
         score = run(seed)
-        inside, offsets, claims = inside + score.inside, offsets + score.offsets, claims + score.claims
-        bars += score.bars_s
-        wrong += len(score.wrong)
-        if given.v and (score.wrong or score.inside < score.offsets):
-            print(seed, f"{score.offsets - score.inside} offsets outside;", "; ".join(score.wrong[:3]), file=sys.stderr)
-    print(f"{given.seeds[1] - given.seeds[0]} bundles, seeds {given.seeds[0]} to {given.seeds[1] - 1}")
-    print(f"offsets within their bar: {inside} of {offsets} ({inside / max(offsets, 1):.1%})")
-    print(f"median bar where dumps exist: {median(bars) if bars else float('nan'):.3f} s (of {len(bars)})")
-    print(f"claims of order across clocks: {claims}, wrong: {wrong}")
+        scores.append(score)
+        if given.v and (score.wrong or score.inside < score.offsets or score.lines_inside < score.lines):
+            outside = f"{score.offsets - score.inside} offsets, {score.lines - score.lines_inside} lines outside"
+            print(seed, outside, *score.wrong[:3], sep="; ", file=sys.stderr)
+        if given.v and len(scores) % 25 == 0:
+            print(f"to {seed}", *_added(scores), sep="; ", file=sys.stderr, flush=True)
+    print(f"{len(scores)} bundles, seeds {given.seeds[0]} to {given.seeds[1] - 1}", *_added(scores), sep="\n")
 
 
 if __name__ == "__main__":

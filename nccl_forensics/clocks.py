@@ -123,7 +123,9 @@ class Aligned:
             if not tied and (a.clock in self.assumed or b.clock in self.assumed):
                 return None
             slack = (a.uncertainty_ns or 0) + (b.uncertainty_ns or 0)
-            if not tied and (mine != other or a.host is None or b.host is None) and not _written_so(a, b):
+            watched = tied and self._watched(a, mine) and self._watched(b, other)
+            apart = mine != other or a.host is None or b.host is None
+            if not watched and apart and not _written_so(a, b):
                 slack += UNCOMPARED_S * SECOND
         if self.steps and a.time_ns is not None and b.time_ns is not None:
             whose = {self.whose(a), self.whose(b)}
@@ -137,6 +139,12 @@ class Aligned:
                 ):
                     slack += reach
         return slack
+
+    def _watched(self, event: Event, owner: str) -> bool:
+        """Would it show if its clock had been set before it wrote this?"""
+        if self.offsets is None or event.time_ns is None or (event.stamp is not None and event.stamp.drifts):
+            return False
+        return self.offsets.holds(owner, event.time_ns)
 
     def before(self, a: Event, b: Event) -> bool | None:
         """Did `a` happen before `b`? None when the error bars, or a clock that is only assumed, leave it open."""
@@ -264,7 +272,7 @@ def _years(
         if full_dates is None:
             found[source] = declared
             continue
-        days = {(w // DAY * DAY, k) for w, k in _turns(inside)}
+        days = {(w // DAY * DAY, k) for w, k in _turns(inside, _in_sections(source, rows))}
         year = full_dates.year(source, inside[-1].host, days)
         if year is None and source in spans:  # what a journal holds lies between its ends
             newest, (since, until) = max(w for w, k in days if k == 0), spans[source]
@@ -335,8 +343,17 @@ class _FullDates:
         return None
 
 
-def _turns(inside: Sequence[Event]) -> list[tuple[int, int]]:
-    """(wall time in 1972, how many turns of the year lie between it and the file's end), in file order."""
+def _in_sections(source: str, rows: Mapping[str, InputRow]) -> bool:
+    """A bug report holds one log several times over, and its boots newest first, so that its lines go back in time."""
+    row = rows.get(source)
+    return row is not None and row.format == "nvidia-bug-report"
+
+
+def _turns(inside: Sequence[Event], sections: bool = False) -> list[tuple[int, int]]:
+    """(wall time in 1972, how many turns of the year lie between it and the file's end), in file order.
+
+    `sections`: a leap of more than half a year forward is the next section, which begins a year earlier.
+    """
     found: list[tuple[int, int]] = []
     newer: int | None = None
     turns = 0
@@ -346,6 +363,8 @@ def _turns(inside: Sequence[Event]) -> list[tuple[int, int]]:
         wall = event.stamp.wall_ns
         if newer is not None and wall - newer > HALF_YEAR:
             turns += 1  # going back in the file, from January to December
+        elif sections and newer is not None and newer - wall > HALF_YEAR:
+            turns -= 1
         newer = wall
         found.append((wall, turns))
     return found[::-1]
@@ -363,19 +382,17 @@ def _walls(events: Sequence[Event], years: Mapping[str, int | None], rows: Mappi
             by_source[event.evidence.source].append(event)
     for source, inside in by_source.items():
         year = years.get(source)
-        row, full = rows.get(source), [e for e in inside if e.stamp is not None and e.stamp.has_year]
-        # A bug report holds its boots newest first, so that its lines go back over the turn of a year.
+        sections, full = _in_sections(source, rows), [e for e in inside if e.stamp is not None and e.stamp.has_year]
         made = max((e.stamp.wall_ns or 0 for e in full if e.stamp), default=0) + DAY
-        unsorted = row is not None and row.format == "nvidia-bug-report" and bool(full)
         unsaid = [e for e in inside if e.stamp is not None and not e.stamp.has_year]
-        back = {id(e): k for e, (_, k) in zip(unsaid, _turns(unsaid), strict=True)}
+        back = {id(e): k for e, (_, k) in zip(unsaid, _turns(unsaid, sections), strict=True)}
         for event in inside:
             assert event.stamp is not None
             assert event.stamp.wall_ns is not None
             wall = event.stamp.wall_ns
             if not event.stamp.has_year and year is not None:
                 wall = with_year(wall, year - back[id(event)])
-                if unsorted and wall > made + HALF_YEAR:
+                if sections and full and wall > made + HALF_YEAR:
                     wall = with_year(wall, datetime.fromtimestamp(wall // SECOND, timezone.utc).year - 1)
             found[id(event)] = wall
     return found
@@ -511,12 +528,16 @@ def _compared(
     blocks = meetings.of_logs(dated, whose)
     if dumps:
         blocks += meetings.of_dumps(dumps, _clocks_of_ranks(dumps, places, placed, owners))
-    offsets = skew.offsets(blocks)
+    offsets = skew.offsets(blocks, {step.clock for step in steps if step.clock is not None})
     if entered:
-        for jump in meetings.set_while_waiting(dated, entered, whose):
-            offsets.set_later(*jump)
-    for step in steps:
-        if step.clock is not None and not any(_same_step(step, other) for other in offsets.steps):
+        for wait in meetings.waits(dated, entered, whose):
+            if wait.set_by_ns:
+                offsets.set_later(wait.clock, wait.before_ns, wait.after_ns, wait.set_by_ns, wait.bar_ns)
+            else:
+                offsets.kept(wait.clock, wait.after_ns)
+    shown = offsets.steps
+    for step, moved_step in zip(steps, _told_steps([_moved(e, offsets, owners) for e in placed]), strict=True):
+        if step.clock is not None and not any(_same_step(moved_step, other) for other in shown):
             before = step.before_ns - step.by_ns - SECOND
             offsets.set_later(step.clock, before, step.before_ns, step.by_ns, 2 * SECOND)
     moved = [_moved(event, offsets, owners) for event in placed]

@@ -268,10 +268,22 @@ def _signals(events: Sequence[Event], clock_of: Callable[[Event], str]) -> Itera
             yield ("signal", source), clock_of(event), None, _read(event)[1]
 
 
-def set_while_waiting(
-    events: Sequence[Event], known: Entered, clock_of: Callable[[Event], str]
-) -> Iterator[tuple[str, int, int, int, int]]:
-    """(clock, its reading before, its reading after, by how much it was set, error bar): ns.
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """What a clock did while a watchdog waited; ns."""
+
+    clock: str
+    before_ns: int
+    """Its reading when the operation was entered."""
+    after_ns: int
+    """Its reading when the watchdog gave up."""
+    set_by_ns: int
+    """By how much it was set in between; 0: it kept."""
+    bar_ns: int
+
+
+def waits(events: Sequence[Event], known: Entered, clock_of: Callable[[Event], str]) -> Iterator[Waited]:
+    """For each clock whether it was set while a watchdog waited; nothing where its watchdogs disagree.
 
     A watchdog's line tells how long it waited, on a clock that nobody sets; the same rank's dump tells when it began.
     """
@@ -290,5 +302,7 @@ def set_while_waiting(
     for clock, inside in jumps.items():
         inside.sort(key=lambda x: x[2])
         before, after, by, bar = inside[len(inside) // 2]
-        if abs(by) > JUMP_S * 1e9 + bar and inside[-1][2] - inside[0][2] < abs(by) / 2 + 2 * bar:
-            yield clock, before, after, by, bar
+        if all(abs(one[2]) <= JUMP_S * 1e9 + one[3] for one in inside):
+            yield Waited(clock, min(one[0] for one in inside), max(one[1] for one in inside), 0, bar)
+        elif abs(by) > JUMP_S * 1e9 + bar and inside[-1][2] - inside[0][2] < abs(by) / 2 + 2 * bar:
+            yield Waited(clock, before, after, by, bar)

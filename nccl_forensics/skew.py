@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -32,6 +32,9 @@ WINDOW_MEETINGS = 8
 """Meetings in a stretch, at least."""
 APART_NS = 600 * 1_000_000_000
 """Meetings further apart than this never share a stretch."""
+TRUSTED = 1.0
+"""How long a clock is taken to keep on that is no longer watched, as a share of the time it was watched. Our
+judgement."""
 SMALLEST_STEP_NS = 2_000_000
 """Bounds that miss each other by less than this are rounding, not a step."""
 MOST_ROUNDS = 64
@@ -79,6 +82,8 @@ class _Segment:
     first: float = np.inf
     last: float = -np.inf
     """What the clock read then."""
+    held: tuple[float, float] = (np.inf, -np.inf)
+    """Between these moments something bound it on both sides, so that setting it would have shown."""
 
     def bounds(self, at: float) -> tuple[float, float]:
         """The interval of the offset at a moment, from the knots on both sides."""
@@ -155,6 +160,28 @@ class Offsets:
         bounds = [s.bounds(moment) for s in chosen]
         low, high = min(b[0] for b in bounds), max(b[1] for b in bounds)
         return Offset(round(shift), int(max(high - shift, shift - low)) + 1)
+
+    def holds(self, clock: str, at_ns: int) -> bool:
+        """Would it show if `clock` had been set about this moment of the reference clock?
+
+        Between meetings it would. Behind the last one and before the first, a clock that was watched and kept is
+        trusted for as long again.
+        """
+        at = float(at_ns - self._base)
+        for segment in self._segments.get(clock, ()):
+            low, high = segment.held
+            reach = TRUSTED * (high - low)
+            if low - reach <= at <= high + reach:
+                return True
+        return False
+
+    def kept(self, clock: str, reading_ns: int) -> None:
+        """Nobody had set `clock` between its last meeting and this reading, as another clock of its host shows."""
+        segments = self._segments.get(clock)
+        if segments:
+            last, reading = segments[-1], float(reading_ns - self._base)
+            if reading >= last.last and last.held[0] <= last.held[1]:
+                last.held = last.held[0], max(last.held[1], reading - last.shift(reading))
 
     def set_later(self, clock: str, before_ns: int, after_ns: int, by_ns: int, bar_ns: int) -> None:
         """A clock was set, for all that is known between two of its readings; later ones differ by `by_ns`."""
@@ -235,40 +262,60 @@ class _Rows:
         return replace(self, entered=self.entered[:, low:high], left=self.left[:, low:high], when=self.when[low:high])
 
 
-def offsets(blocks: Sequence[Block]) -> Offsets:
-    """The offsets of all clocks that meet, against the one in the middle of the largest set that hangs together."""
-    found = Offsets()
+def offsets(blocks: Sequence[Block], was_set: Collection[str] = ()) -> Offsets:
+    """The offsets of all clocks that meet, against the one in the middle of the largest set that hangs together.
+
+    `was_set`: clocks of which something else tells that they were set; the reference is none of them if others are
+    left, nor one that its own collectives show to go back.
+    """
     used = [b for b in blocks if len(b.clocks) > 1 and b.entered.shape[1]]
     if not used:
-        return found
+        return Offsets()
     names = list(dict.fromkeys(sorted({c for b in used for c in b.clocks})))
     number = {name: n for n, name in enumerate(names)}
     base = min(b.base_ns for b in used)
-    busiest = _busiest(used)
+    unsteady = {*was_set, *(c for b in used for c in _go_back(b))}
+    busiest = _busiest(used, unsteady)
     rows = [r for b in used if (r := _rows(b, number, base, busiest)) is not None]
     if not rows:
-        return found
-    windows = list(_windows(rows))
-    bounds = _solved(windows, number[busiest], len(names))
+        return Offsets()
+    bounds = _solved(list(_windows(rows)), number[busiest], len(names))
     middles = _middles(bounds, len(names))
     tied = np.nonzero(np.isfinite(middles))[0]
     if len(tied) < 2:
-        return found
-    # The clock in the middle: most clocks are right, and one may be far off.
-    reference = int(tied[np.argsort(middles[tied], kind="stable")[(len(tied) - 1) // 2]])
-    rows = [r if r.ordered else _retimed(r, middles - middles[number[busiest]]) for r in rows]
-    windows = list(_windows(rows))
-    bounds = _solved(windows, reference, len(names))
-    if names[reference] != busiest:  # from the clock that told the time to the reference
-        away = float(np.nan_to_num(_middles(bounds, len(names))[number[busiest]]))
-        bounds = [replace(b, at=b.at - away, first=b.first - away, last=b.last - away) for b in bounds]
-        rows = [replace(r, when=r.when - away) for r in rows]
+        return Offsets()
+    # The clock in the middle: most clocks are right, and one may be far off. One that was set is no measure.
+    by_offset = tied[np.argsort(middles[tied], kind="stable")]
+    middle = (len(by_offset) - 1) // 2
+    candidates = [int(by_offset[n]) for n in sorted(range(len(by_offset)), key=lambda n: abs(n - middle))]
+    chosen = next((c for c in candidates if names[c] not in unsteady), candidates[0])
+    found = _against(chosen, rows, middles, names, base)
+    unsteady |= {step.clock for step in found.steps if step.clock is not None}
+    steady = next((c for c in candidates if names[c] not in unsteady), chosen)
+    return found if steady == chosen else _against(steady, rows, middles, names, base)
+
+
+def _against(reference: int, rows: Sequence[_Rows], middles: Floats, names: Sequence[str], base: int) -> Offsets:
+    """The offsets against this clock. `middles`: about how far each is ahead of the one that told the time so far."""
+    found = Offsets()
+    rows = [_told_by(reference, r, middles) for r in rows]
+    bounds = _solved(list(_windows(rows)), reference, len(names))
     found._base = base
     found.reference = names[reference]
-    segments = {name: _segments(bounds, rows, n) for name, n in number.items()}
+    segments = {name: _segments(bounds, rows, n) for n, name in enumerate(names)}
     found._segments = {name: s for name, s in segments.items() if s}
     found.steps = tuple(_steps(found._segments, names[reference], base))
     return found
+
+
+def _told_by(reference: int, rows: _Rows, middles: Floats) -> _Rows:
+    """The same meetings with their moments as the reference read them."""
+    if not rows.ordered:
+        return _retimed(rows, middles - middles[reference])
+    own = np.nonzero(rows.clocks == reference)[0]
+    if len(own) and np.isfinite(rows.entered[own[0]]).mean() > 0.5:
+        return replace(rows, when=_rising(rows.entered[own[0]]))
+    return replace(rows, when=rows.when + middles[reference])
 
 
 def _rows(one: Block, number: Mapping[str, int], base: int, busiest: str) -> _Rows | None:
@@ -284,9 +331,24 @@ def _rows(one: Block, number: Mapping[str, int], base: int, busiest: str) -> _Ro
         return _by_time(_Rows(clocks, entered, left, _about(entered, left)))
     # One clock tells the time of all, so that another one's step does not change the order.
     place = one.clocks.index(busiest) if busiest in one.clocks else int(came.sum(axis=1).argmax())
-    when = np.maximum.accumulate(np.where(np.isfinite(entered[place]), entered[place], -np.inf))
+    return _Rows(clocks, entered, left, _rising(entered[place]), ordered=True)
+
+
+def _rising(readings: Floats) -> Floats:
+    """Moments of ordered meetings by what one clock read, -inf where it was not there; none twice."""
+    when = np.maximum.accumulate(readings)
     when[np.isneginf(when)] = when[~np.isneginf(when)][:1] if np.isfinite(when).any() else 0.0
-    return _Rows(clocks, entered, left, when + 1024.0 * np.arange(len(when)), ordered=True)
+    moments: Floats = when + 1024.0 * np.arange(len(when))
+    return moments
+
+
+def _go_back(one: Block) -> Iterator[str]:
+    """Clocks that read less at a later meeting."""
+    if one.ordered:
+        for clock, readings in zip(one.clocks, one.entered, strict=True):
+            known = readings[np.isfinite(readings)]
+            if (np.diff(known) < -SMALLEST_STEP_NS).any():
+                yield clock
 
 
 def _about(entered: Floats, left: Floats) -> Floats:
@@ -301,14 +363,14 @@ def _by_time(rows: _Rows) -> _Rows:
     return replace(rows, entered=rows.entered[:, order], left=rows.left[:, order], when=rows.when[order])
 
 
-def _busiest(blocks: Sequence[Block]) -> str:
-    """The clock with the most meetings."""
+def _busiest(blocks: Sequence[Block], unsteady: Collection[str]) -> str:
+    """The clock with the most meetings; one that was set only if there is no other."""
     seen: dict[str, float] = defaultdict(float)
     for one in blocks:
         both = (np.isfinite(one.entered) & np.isfinite(one.left)).sum(axis=1)
         for clock, count in zip(one.clocks, both.tolist(), strict=True):
             seen[clock] += count
-    return max(sorted(seen), key=seen.__getitem__)
+    return max(sorted(seen), key=lambda clock: (clock not in unsteady, seen[clock]))
 
 
 def _windows(rows: Sequence[_Rows]) -> Iterator[tuple[float, list[_Rows]]]:
@@ -450,9 +512,12 @@ def _segments(bounds: Sequence[_Bound], rows: Sequence[_Rows], clock: int) -> li
     whole = [s for s in found if np.isfinite(s.low[0]) and np.isfinite(s.high[0])]
     if len(whole) < len(found):
         return whole if len(found) == 1 else []  # a step beside a half-known offset: not understood
-    readings = _readings(rows, clock)
+    readings, both = _readings(rows, clock), _bound_moments(rows, clock)
     for segment in found:
         inside = readings[(readings[:, 0] >= segment.begin) & (readings[:, 0] <= segment.end)]
+        watched = both[(both >= segment.begin) & (both <= segment.end)]
+        if len(watched):
+            segment.held = float(watched.min()), float(watched.max())
         segment.first = min(segment.begin + max(segment.low), *inside[:, 1].tolist())
         segment.last = max(segment.end + min(segment.high), *inside[:, 1].tolist())
     return found
@@ -465,6 +530,15 @@ def _readings(rows: Sequence[_Rows], clock: int) -> NDArray[Any]:
         for place in np.nonzero(r.clocks == clock)[0].tolist():
             known = np.isfinite(r.entered[place])
             found.append(np.stack([r.when[known], r.entered[place][known]], axis=1))
+    return np.concatenate(found)
+
+
+def _bound_moments(rows: Sequence[_Rows], clock: int) -> Floats:
+    """When this clock was at meetings that bind it on both sides."""
+    found = [np.zeros(0)]
+    for r in rows:
+        for place in np.nonzero(r.clocks == clock)[0].tolist():
+            found.append(r.when[np.isfinite(r.entered[place]) & np.isfinite(r.left[place])])
     return np.concatenate(found)
 
 

@@ -131,3 +131,45 @@ def test_meetings_that_nobody_is_known_to_have_left_tie_nothing() -> None:
     nobody = np.full((2, 3), np.inf)
     block = skew.Block(clocks=("a", "b"), entered=np.zeros((2, 3)), left=nobody, base_ns=BASE)
     assert skew.offsets([block]).clocks == ()
+
+
+@pytest.mark.parametrize("clocks", [2, 3])
+def test_a_clock_that_goes_back_is_no_measure_for_the_others(clocks: int) -> None:
+    """The first by name would tell the time if it had not been set back."""
+    rng = np.random.default_rng(8)
+    block = attended([0.0, 40.0, 41.0][-clocks:], 200, rng, drift_ppm=[0.0] * clocks, step=(120, -30.0))
+    names = block.clocks
+    turned = skew.Block(
+        clocks=(names[-1], *names[1:-1], names[0]),
+        entered=block.entered,
+        left=block.left,
+        base_ns=block.base_ns,
+        ordered=True,
+    )
+    found = skew.offsets([turned])
+    assert found.reference != "n0"
+    assert found.reference is not None
+    (step,) = found.steps
+    at_s = 120 * 0.3 + [0.0, 40.0, 41.0][-clocks:][turned.clocks.index(found.reference)]
+    assert step.after_ns / S - 1 <= BASE / S + at_s <= step.before_ns / S + 1
+
+
+def test_a_reference_that_is_set_gives_way_to_one_that_is_not() -> None:
+    rng = np.random.default_rng(9)
+    block = attended([0.0, 60.0, 30.0], 200, rng, drift_ppm=[0.0] * 3, step=(100, 20.0))  # the last is in the middle
+    found = skew.offsets([block])
+    assert found.reference in ("n0", "n1")
+    assert [step.clock for step in found.steps] == ["n2"]
+    told = skew.offsets([attended([0.0, 60.0], 1, rng, drift_ppm=[0.0] * 2, step=(9, 0.0))], {"n0"})
+    assert told.reference == "n1"
+
+
+def test_a_clock_is_trusted_for_as_long_as_it_was_watched() -> None:
+    rng = np.random.default_rng(4)
+    once = skew.offsets([attended([0.0, 50.0], 1, rng, drift_ppm=[0.0] * 2, step=(9, 0.0))])
+    assert not once.holds("n1", BASE + 60 * S)
+    long = skew.offsets([attended([0.0, 50.0], 300, rng, drift_ppm=[0.0] * 2, step=(999, 0.0))])  # 90 s
+    for at_s, holds in ((45, True), (170, True), (-80, True), (300, False), (-200, False)):
+        assert long.holds("n1", BASE + at_s * S) is holds, at_s
+    long.kept("n1", BASE + (400 + 50) * S)
+    assert long.holds("n1", BASE + 300 * S)

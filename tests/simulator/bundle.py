@@ -499,6 +499,7 @@ def _truth(story: Story, end: Ending, files: dict[str, bytes]) -> Truth:
         reporting_ranks=reporters,
         must_not_blame=innocent if cause != "healthy" else (),
         clock_offsets_s=offsets,
+        reading_ns={host.name: host.clock.wall for host in story.cluster.hosts},
         moments=tuple(
             [(story.cluster.hosts[x.host].name, x.ns, x.text) for x in story.lines]
             + [(h.name, r.ns, r.text) for h in story.cluster.hosts for r in story.records.get(h.index, ())]

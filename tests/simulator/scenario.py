@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -152,6 +153,8 @@ class Truth:
     must_not_blame: tuple[int, ...]
     clock_offsets_s: dict[str, float]
     """Host's reading minus true UTC when the cause struck."""
+    reading_ns: dict[str, Callable[[int], int]] = field(default_factory=dict, repr=False, compare=False)
+    """What a host's clock read at a moment of true UTC; both ns since 1970."""
     moments: tuple[tuple[str, int, str], ...] = ()
     """(host, true UTC ns, text) of every line that a job or a kernel wrote."""
     healthy: bool = False

@@ -30,7 +30,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,7 +44,7 @@ NOUNS: Mapping[str, tuple[str, str]] = {
     "host": ("host", "hosts"),
     "hostlist": ("list of hosts", "lists of hosts"),
     "domain": ("domain", "domains"),
-    "org": ("organization", "organizations"),
+    "org": ("organization or series of machines", "organizations or series of machines"),
     "ip": ("IP address", "IP addresses"),
     "mac": ("MAC address", "MAC addresses"),
     "guid": ("GUID", "GUIDs"),
@@ -117,6 +117,8 @@ ENDINGS = (
 )
 SHORTEST_BARE, SHORTEST_NAME, SHORTEST_SPLIT = 3, 5, 8
 """Characters from which on an original, a word of a path, and one that is split over lines are searched for in text."""
+OWN = 12
+"""Characters on both sides that an original shares with our own text where that holds the same name as an example."""
 LONG = 10
 """Characters from which on an original whose borders are not known is no chance."""
 SURE = frozenset({"secret", "mail", "gpu-uuid", "uuid"})
@@ -135,15 +137,28 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(catalog.load("redact")["words"][name].lower().split())
 
 
+def _own_files() -> Iterator[str]:
+    """The text of our pages and messages."""
+    package = files("nccl_forensics")
+    for folder in (package, package.joinpath("rules"), files("nccl_forensics.templates")):
+        for file in folder.iterdir():
+            if file.name.endswith((".py", ".j2", ".css", ".js", ".sh")) and file.name != "prefixes.py":
+                yield file.read_text(encoding="utf-8")
+
+
+@cache
+def _own_text() -> bytes:
+    catalogues = [json.dumps(catalog.load(name), ensure_ascii=False) for name in ("causes", "actions", "xid", "kernel")]
+    every = "\n".join([*_own_files(), *catalogues])
+    return f"{every}\n{_unescaped(every)}".lower().encode()
+
+
 @cache
 def vocabulary() -> frozenset[str]:
     """Words of our own pages, messages, catalogues and searches, and common ones of paths; lower case, letters only."""
-    package = files("nccl_forensics")
     found: set[str] = set()
-    for folder in (package, package.joinpath("rules"), files("nccl_forensics.templates")):
-        for file in folder.iterdir():
-            if file.name.endswith((".py", ".j2", ".css", ".js")) and file.name != "prefixes.py":
-                found.update(re.findall(r"[A-Za-z]+", file.read_text(encoding="utf-8")))
+    for own in _own_files():
+        found.update(re.findall(r"[A-Za-z]+", own))
     for name in ("causes", "actions", "weights", "xid", "kernel"):
         found.update(_prose(catalog.load(name)))
     from nccl_forensics.plugins import parsers
@@ -196,6 +211,8 @@ _GENERIC = re.compile(
     re.I,
 )
 """Hosts that are called like a thing of the report."""
+_NODE_ID = re.compile(r"(.+?)(_\d+_\d+)")
+"""How torchrun's rendezvous calls a node: HOST_PID_ID."""
 _PLACEHOLDER = re.compile(
     r"(?:none|null|nil|true|false|n/?a|unknown|not|unset|empty|undefined|redacted|hidden|\W+|<.*>?|\$.*|%.*%|\{.*|x{3,}|\*+"
     r"|\[?redacted\]?)",
@@ -297,6 +314,9 @@ _RUN_END = re.compile(r"[A-Za-z0-9][\w.@:/+=-]*$")
 _RUN_START = re.compile(r"[\w.@:/+=-]*[A-Za-z0-9=]")
 
 
+_PRINTABLE = bytes(range(32, 127))
+
+
 def _decoded(run: str) -> Iterator[str]:
     """What a run of base64 may mean, at each of the four places where it can begin."""
     plain = run.rstrip("=").replace("-", "+").replace("_", "/")
@@ -307,7 +327,7 @@ def _decoded(run: str) -> Iterator[str]:
             data = base64.b64decode(piece + "=" * (-len(piece) % 4))
         except (ValueError, binascii.Error):
             continue
-        if len(data) >= 5 and sum(32 <= b < 127 for b in data) >= len(data) - 2:
+        if len(data) >= 5 and len(data.translate(None, _PRINTABLE)) <= 2:
             yield data.decode("latin-1")
 
 
@@ -335,6 +355,7 @@ class Redactor:
         self._aliases: dict[str, str] = {}
         self._originals: dict[str, str] = {}
         self._bare: dict[str, str] = {}
+        self._machines: dict[str, str] = {}
         self._taken: set[str] = set()
         self._last: Counter[str] = Counter()
         self._used: set[str] = set()
@@ -374,9 +395,9 @@ class Redactor:
         key = _key(kind, original)
         self._aliases[key] = alias
         if _is_bare(kind, original):
-            for spelled in _spellings(kind, original):
+            for spelled in _searched(kind, original):
                 self._bare.setdefault(spelled.lower(), alias)
-            self._finder = None
+                self._finder = None
 
     def _is_kept(self, kind: str, text: str) -> bool:
         low = text.lower()
@@ -391,7 +412,8 @@ class Redactor:
         if kind in ("project", "pod", "namespace", "container", "fs", "org"):
             return _all_common(text)
         if kind == "hostlist":
-            return _all_common(text.split("[")[0]) and bool(_GENERIC.fullmatch(text.split("[")[0]))
+            stem, _, numbers = text.partition("[")
+            return bool(_GENERIC.fullmatch(stem)) or (stem.isidentifier() and _all_common(stem) and "-" not in numbers)
         if kind == "secret":
             return text.startswith(("/", "~/")) or (text.isdecimal() and len(text) < 4) or "(" in text
         if kind == "serial":
@@ -401,11 +423,23 @@ class Redactor:
         return False
 
     def _hostname(self, name: str) -> str:
+        """What `_machine` makes of a name, remembered."""
+        found = self._machines.get(name)
+        if found is None:
+            found = self._machines[name] = self._machine(name)
+        self._used.update(_ALIASES.findall(found))
+        return found
+
+    def _machine(self, name: str) -> str:
         """A machine's name: its first label an alias, its owner's domain another, in between the words of a path."""
         bare = name.strip(".")
         if address := _address(bare):
             return self.alias("ip", bare) if not _is_nobodys_address(bare) and address else name
         low = bare.lower()
+        if " " in bare and _all_common(bare):
+            return name  # 'the other node'
+        if process := _NODE_ID.fullmatch(bare):
+            return self._hostname(process[1]) + process[2]
         if low in _words("hosts") or _GENERIC.fullmatch(bare) or _PLACEHOLDER.fullmatch(bare) or _is_public(low):
             return name
         first, *rest = bare.split(".")
@@ -432,6 +466,9 @@ class Redactor:
             if (alias := f"host-{self._last['host']}") not in self._taken:
                 break
         self._register("host", first, alias)
+        tokens = _TOKEN.findall(first)
+        if len(tokens) > 1 and tokens[0].isalpha() and len(tokens[0]) >= SHORTEST_NAME:
+            self.alias("org", tokens[0])  # what its kin are called after, too
         return alias
 
     def _domain(self, name: str) -> str:
@@ -507,12 +544,13 @@ class Redactor:
                 if start < at:
                     continue
                 word = found[name]
-                if kind not in ("secret", "path") and word.endswith("."):
-                    word = word.rstrip(".")
+                if kind != "secret" and word.endswith((".", "-")):
+                    word = word.rstrip(".-")
                     end = start + len(word)
                 new = self._contextual(kind, word)
                 if new != word:
-                    out += [text[at:start], new]
+                    before = "-" if text[max(0, start - 1) : start].isalnum() else ""
+                    out += [text[at:start], before, new, "-" if text[end : end + 1].isalnum() else ""]
                     at = end
         if not out:
             return text
@@ -834,7 +872,7 @@ class Redactor:
             if _is_bare(kind, original) or (kind in BY_SHAPE - {"lid", "job"}):
                 for spelled in _spellings(kind, original):
                     wanted.setdefault(spelled.lower(), kind)
-        wanted = {k: v for k, v in wanted.items() if len(k) >= 4}
+        wanted = {k: v for k, v in wanted.items() if len(k) >= SHORTEST_BARE}
         if not wanted:
             return []
         literals = [k.encode() for k in wanted]
@@ -847,10 +885,10 @@ class Redactor:
                 for number, end in find(memoryview(data)):
                     start, kind = end - len(literals[number]), kinds[number]
                     apart = not (data[max(0, start - 1) : start].isalnum() or data[end : end + 1].isalnum())
-                    long = len(literals[number]) >= (SHORTEST_SPLIT if kind in BY_SHAPE | {"secret"} else LONG)
-                    if (
-                        apart or long if bordered and kind in SURE else apart if bordered else long
-                    ) and not _in_package(data, start):
+                    long = len(literals[number]) >= (SHORTEST_SPLIT if kind in SURE else LONG)
+                    told = apart or (long and kind in SURE) if bordered else long
+                    ours = data[max(0, start - OWN) : end + OWN]
+                    if told and not _in_package(data, start) and ours not in _own_text():
                         found.add(kind)
         return sorted(found)
 
@@ -869,8 +907,8 @@ def _views(output: str) -> Iterator[tuple[str, bool]]:
     plain = _unescaped(re.sub(r"<wbr>", "", output))
     yield plain, True
     yield re.sub(r"<[^<>]{0,200}>|[\s\u200b\u00ad\ufeff]+|[\"',\\]", "", plain), False
-    hidden = [t for m in _ENCODED.finditer(output) for t in _decoded(m[0])]
-    hidden += [bytes.fromhex(m[0]).decode("latin-1") for m in _HEX.finditer(output)]
+    hidden = [t for run in dict.fromkeys(_ENCODED.findall(output)) for t in _decoded(run)]
+    hidden += [bytes.fromhex(run).decode("latin-1") for run in dict.fromkeys(_HEX.findall(output))]
     yield "\n".join(hidden), True
 
 
@@ -895,6 +933,7 @@ def _field(key: object, row: Mapping[Any, Any]) -> str:
     return "host" if key == "name" and "gpus" in row else str(key)
 
 
+@lru_cache(maxsize=4096)
 def _is_foreign(key: object) -> bool:
     """A dict's key that may come from a log: ours are lower-case words."""
     return isinstance(key, str) and re.fullmatch(r"[a-z_]{1,40}", key) is None
@@ -942,6 +981,17 @@ def _spellings(kind: str, original: str) -> tuple[str, ...]:
         plain = original.lower().removeprefix("gpu-").removeprefix("mig-").replace("_", "-")
         return (plain, plain.replace("-", "_"), plain.replace("-", ""))
     return (original,)
+
+
+def _searched(kind: str, original: str) -> tuple[str, ...]:
+    """The spellings of an original that its own pattern would not find."""
+    if kind == "ip":
+        return (original.replace(".", "-"),) if "." in original else ()
+    if kind == "mac":
+        return tuple(x for x in _spellings(kind, original) if ":" not in x and x.count("-") != 5)
+    if kind in ("gpu-uuid", "uuid"):
+        return (original,) if len(original) < len("01234567-0123-0123-0123-012345678901") else ()
+    return () if kind == "mail" else _spellings(kind, original)
 
 
 def _is_bare(kind: str, original: str) -> bool:

@@ -484,7 +484,7 @@ def test_what_is_left_is_never_written(here: Path, monkeypatch: pytest.MonkeyPat
     (here / "a.log").write_text(f"2026-11-25T10:00:00.1+00:00 quolum-17 kernel: {XID}\n", encoding="utf-8")
     monkeypatch.setattr(Redactor, "cover", lambda self, value: value)
     result = ended(run("analyze", "a.log", "--redact", "--redaction-map", "m", "--json", "r.json"), 1)
-    assert "(host)" in result.output
+    assert "(host, org)" in result.output
     assert "quolum" not in result.output
     assert [p.name for p in here.iterdir()] == ["a.log"]
 
@@ -506,6 +506,15 @@ def test_the_search_knows_disguises(output: str) -> None:
     redactor = Redactor({"host-1": "quolum-17"})
     assert redactor.leaks([output]) == ["host"]
     assert redactor.leaks(["on quolum-170 and host-1"]) == []
+
+
+def test_an_example_on_our_own_page_is_no_leak(here: Path) -> None:
+    """The page's help speaks of `host:node-1`, and a customer may have one."""
+    (here / "a.log").write_text(f"2026-11-25T10:00:00.1+00:00 node-1 kernel: {XID}\n", encoding="utf-8")
+    ended(run("analyze", "a.log", "--redact", "-o", "r.html", "--json", "r.json"), 0)
+    assert "node-1" not in (here / "r.json").read_text(encoding="utf-8")
+    page = (here / "r.html").read_text(encoding="utf-8")
+    assert page.count("node-1") == page.count("<code>host:node-1</code>") == 1
 
 
 def test_what_cannot_be_used_is_said(here: Path) -> None:

@@ -245,7 +245,7 @@ def analyze(paths: tuple[str, ...], output: Path | None, common: Common, **wante
 def _run(paths: tuple[str, ...], common: Common, output: Path | None, wanted: Wanted) -> None:
     import json
 
-    from nccl_forensics import document, export, pipeline, report, window
+    from nccl_forensics import document, export, language, pipeline, report, window
 
     if wanted.redaction_map is not None and not wanted.redact:
         _fail("--redaction-map goes with --redact.", WRONG_USAGE)
@@ -303,7 +303,7 @@ def _run(paths: tuple[str, ...], common: Common, output: Path | None, wanted: Wa
             pages.append((wanted.perfetto, trace.trace(doc)))
         if hidden is not None:
             texts = [page if isinstance(page, str) else json.dumps(rows) for _, page in pages]  # Parquet is no text
-            if left := hidden.leaks([ticket, *texts]):
+            if left := hidden.leaks([ticket, *texts], language.words(wanted.lang)):
                 _fail(f"nothing was written: after redaction there was still an original ({', '.join(left)}).", 1)
             if output is None:
                 export.check(target, inputs)

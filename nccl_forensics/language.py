@@ -57,6 +57,19 @@ def counted(one: str, many: str, number: int) -> str:
     return _translations(language).ngettext(one, many, number)
 
 
+def pair(one: str, many: str) -> tuple[str, str]:
+    """Marks the two forms of a word that is counted where it is shown."""
+    return one, many
+
+
+def words(language: str) -> frozenset[str]:
+    """All words of the translations, in lower case."""
+    if language == "en":
+        return frozenset()
+    texts = vars(_translations(language))["_catalog"].values()
+    return frozenset(w.lower() for text in texts for w in re.findall(r"[^\W\d_]+", str(text)))
+
+
 def N_(message: str) -> str:
     """Marks a text that is translated where it is shown."""
     return message

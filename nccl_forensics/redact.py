@@ -28,7 +28,7 @@ import os
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -37,33 +37,34 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from nccl_forensics import catalog
+from nccl_forensics.language import counted, pair
 from nccl_forensics.model import InputError
 
 MAP_SCHEMA = "nccl-forensics/redaction-map/1"
 NOUNS: Mapping[str, tuple[str, str]] = {
-    "host": ("host", "hosts"),
-    "hostlist": ("list of hosts", "lists of hosts"),
-    "domain": ("domain", "domains"),
-    "org": ("organization or series of machines", "organizations or series of machines"),
-    "ip": ("IP address", "IP addresses"),
-    "mac": ("MAC address", "MAC addresses"),
-    "guid": ("GUID", "GUIDs"),
-    "lid": ("LID", "LIDs"),
-    "gpu-uuid": ("GPU UUID", "GPU UUIDs"),
-    "uuid": ("other UUID", "other UUIDs"),
-    "serial": ("serial number", "serial numbers"),
-    "id": ("hash or container id", "hashes and container ids"),
-    "user": ("user", "users"),
-    "mail": ("e-mail address", "e-mail addresses"),
-    "secret": ("secret", "secrets"),
-    "project": ("project or job name", "project and job names"),
-    "job": ("job number", "job numbers"),
-    "pod": ("pod", "pods"),
-    "container": ("container", "containers"),
-    "namespace": ("namespace", "namespaces"),
-    "fs": ("file system", "file systems"),
-    "name": ("name in a path", "names in paths"),
-    "encoded": ("encoded text", "encoded texts"),
+    "host": pair("host", "hosts"),
+    "hostlist": pair("list of hosts", "lists of hosts"),
+    "domain": pair("domain", "domains"),
+    "org": pair("organization or series of machines", "organizations or series of machines"),
+    "ip": pair("IP address", "IP addresses"),
+    "mac": pair("MAC address", "MAC addresses"),
+    "guid": pair("GUID", "GUIDs"),
+    "lid": pair("LID", "LIDs"),
+    "gpu-uuid": pair("GPU UUID", "GPU UUIDs"),
+    "uuid": pair("other UUID", "other UUIDs"),
+    "serial": pair("serial number", "serial numbers"),
+    "id": pair("hash or container id", "hashes and container ids"),
+    "user": pair("user", "users"),
+    "mail": pair("e-mail address", "e-mail addresses"),
+    "secret": pair("secret", "secrets"),
+    "project": pair("project or job name", "project and job names"),
+    "job": pair("job number", "job numbers"),
+    "pod": pair("pod", "pods"),
+    "container": pair("container", "containers"),
+    "namespace": pair("namespace", "namespaces"),
+    "fs": pair("file system", "file systems"),
+    "name": pair("name in a path", "names in paths"),
+    "encoded": pair("encoded text", "encoded texts"),
 }
 """Kind, as aliases begin → how the footer counts it."""
 ALIAS = re.compile(rf"(?:{'|'.join(sorted(NOUNS, key=len, reverse=True))})-\d{{1,7}}")
@@ -236,7 +237,10 @@ class Pattern:
     miss: str
 
     def found_in(self, low: str) -> bool:
-        return not self.needles or any(n in low for n in self.needles)
+        for needle in self.needles:  # any() over a generator takes three times as long, and this runs a lot
+            if needle in low:
+                return True
+        return not self.needles
 
 
 @cache
@@ -260,7 +264,7 @@ _FOUR = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 _IPV4 = re.compile(rf"(?<![\w.])({_FOUR}(?:\.{_FOUR}){{3}})(?![\w]|\.\d)")
 _IPV4_IN_NAME = re.compile(rf"(?<=[_-])({_FOUR}(?:\.{_FOUR}){{3}})(?![\w]|\.\d)")
 _VERSION_BEFORE = re.compile(
-    r"(?:version|ver|\bv|cudnn|driver|firmware|fw|release|vbios|inforom|==|>=|<=|~=)\W{0,3}$", re.I
+    r"\b(?:version|ver|v|cudnn|driver|firmware|fw|release|vbios|inforom|==|>=|<=|~=)\W{0,3}$", re.I
 )
 _IPV6 = re.compile(
     r"(?<![\w:.])([0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,7}|::[0-9a-f]{1,4}(?::[0-9a-f]{1,4}){1,6})(?![\w:])", re.I
@@ -395,7 +399,7 @@ class Redactor:
         key = _key(kind, original)
         self._aliases[key] = alias
         if _is_bare(kind, original):
-            for spelled in _searched(kind, original):
+            for spelled in _spellings(kind, original):
                 self._bare.setdefault(spelled.lower(), alias)
                 self._finder = None
 
@@ -510,6 +514,7 @@ class Redactor:
             self._half[text] = self._place(known) if text in paths else _PLACE.sub(self._put_place, known)
         self._compile()
         self._used.clear()
+        self._done.clear()
 
     def _matched(self, text: str) -> str:
         """`text` with aliases for all that the patterns find."""
@@ -762,7 +767,7 @@ class Redactor:
                 done = self._place(known) if whole else _PLACE.sub(self._put_place, known)
             done = self._unhidden(self._uncut(self._found(done)))
             self._done[text] = done
-        self._used.update(_ALIASES.findall(done))
+            self._used.update(_ALIASES.findall(done))
         return done
 
     def _uncut(self, text: str) -> str:
@@ -862,8 +867,9 @@ class Redactor:
         }
         return json.dumps(table, ensure_ascii=False, indent=1) + "\n"
 
-    def leaks(self, outputs: Iterable[str]) -> list[str]:
-        """Kinds of which an original is left in finished outputs: as it is, escaped, encoded, in capitals, or split."""
+    def leaks(self, outputs: Iterable[str], own: Container[str] = ()) -> list[str]:
+        """Kinds of which an original is left in finished outputs: as it is, escaped, encoded, in capitals, or split.
+        `own`: words, in lower case, that the outputs say themselves in another language than English."""
         from nccl_forensics.scan import matcher
 
         wanted: dict[str, str] = {}
@@ -872,7 +878,7 @@ class Redactor:
             if _is_bare(kind, original) or (kind in BY_SHAPE - {"lid", "job"}):
                 for spelled in _spellings(kind, original):
                     wanted.setdefault(spelled.lower(), kind)
-        wanted = {k: v for k, v in wanted.items() if len(k) >= SHORTEST_BARE}
+        wanted = {k: v for k, v in wanted.items() if len(k) >= SHORTEST_BARE and k not in own}
         if not wanted:
             return []
         literals = [k.encode() for k in wanted]
@@ -983,17 +989,6 @@ def _spellings(kind: str, original: str) -> tuple[str, ...]:
     return (original,)
 
 
-def _searched(kind: str, original: str) -> tuple[str, ...]:
-    """The spellings of an original that its own pattern would not find."""
-    if kind == "ip":
-        return (original.replace(".", "-"),) if "." in original else ()
-    if kind == "mac":
-        return tuple(x for x in _spellings(kind, original) if ":" not in x and x.count("-") != 5)
-    if kind in ("gpu-uuid", "uuid"):
-        return (original,) if len(original) < len("01234567-0123-0123-0123-012345678901") else ()
-    return () if kind == "mail" else _spellings(kind, original)
-
-
 def _is_bare(kind: str, original: str) -> bool:
     """Is it told from other words when it stands alone in running text?"""
     low = original.lower()
@@ -1051,6 +1046,6 @@ def read_map(path: Path) -> dict[str, str]:
 
 
 def summary(counts: Mapping[str, int]) -> str:
-    """'3 hosts, 12 IP addresses'."""
-    told = (f"{n:,} {NOUNS[k][n != 1]}" for k, n in counts.items() if k in NOUNS)
+    """'3 hosts, 12 IP addresses', in the page's language."""
+    told = (f"{n:,} {counted(*NOUNS[k], n)}" for k, n in counts.items() if k in NOUNS)
     return ", ".join(told)

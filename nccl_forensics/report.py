@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nccl_forensics import catalog, language, pictures, templating
 from nccl_forensics.clocks import UNCOMPARED_S
-from nccl_forensics.language import N_, _, counted
+from nccl_forensics.language import N_, _, counted, pair
 from nccl_forensics.scan import visible
 
 if TYPE_CHECKING:
@@ -107,17 +107,17 @@ def sentence(text: str) -> str:
 
 
 NOUNS = (
-    *(counted("rank", "ranks", 1), counted("known rank", "known ranks", 1), counted("host", "hosts", 1)),
-    *(counted("GPU", "GPUs", 1), counted("clock", "clocks", 1), counted("file", "files", 1)),
-    *(counted("problem", "problems", 1), counted("event", "events", 1), counted("more event", "more events", 1)),
-    *(counted("key event", "key events", 1), counted("line", "lines", 1)),
-    *(counted("step", "steps", 1), counted("group", "groups", 1)),
-    *(counted("sentence", "sentences", 1), counted("suspect", "suspects", 1), counted("finding", "findings", 1)),
+    *(pair("rank", "ranks"), pair("known rank", "known ranks"), pair("host", "hosts")),
+    *(pair("GPU", "GPUs"), pair("clock", "clocks"), pair("file", "files")),
+    *(pair("problem", "problems"), pair("event", "events"), pair("more event", "more events")),
+    *(pair("key event", "key events"), pair("line", "lines")),
+    *(pair("step", "steps"), pair("group", "groups")),
+    *(pair("sentence", "sentences"), pair("suspect", "suspects"), pair("finding", "findings")),
 )
 
 
 def noun(count: int, one: str) -> str:
-    """The form of `one` (in NOUNS) that goes with `count`."""
+    """The form of `one` (of NOUNS) that goes with `count`."""
     return counted(one, one + "s", count)
 
 

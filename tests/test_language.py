@@ -43,7 +43,7 @@ def _wanted() -> frozenset[Any]:
     """What the program would say in English."""
     with (HERE / "babel.cfg").open() as file:
         methods, options = parse_mapping_cfg(file)
-    keywords = parse_keywords(("_", "N_", "gettext", "ngettext:1,2", "counted:1,2"))
+    keywords = parse_keywords(("_", "N_", "gettext", "ngettext:1,2", "counted:1,2", "pair:1,2"))
     return frozenset(m[2] for m in extract_from_dir(str(HERE), methods, options, keywords))
 
 

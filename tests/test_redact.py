@@ -517,6 +517,22 @@ def test_an_example_on_our_own_page_is_no_leak(here: Path) -> None:
     assert page.count("node-1") == page.count("<code>host:node-1</code>") == 1
 
 
+@pytest.mark.parametrize("lang", ["da", "de"])
+def test_a_page_in_another_language_is_redacted_alike(here: Path, lang: str) -> None:
+    """Words of a translation are no leak, even where a customer's machine is called like one."""
+    word = "karte" if lang == "de" else "maskinen"
+    lines = [f"2026-11-25T10:00:0{n}.1+00:00 {name} kernel: {XID}\n" for n, name in enumerate(("quolum-17", word))]
+    (here / "a.log").write_text("".join(lines), encoding="utf-8")
+    options = ("--redact", "--lang", lang, "-o", "r.html", "--markdown", "r.md", "--json", "r.json")
+    ended(run("analyze", "a.log", *options), 0)
+    outputs = [(here / name).read_text(encoding="utf-8") for name in ("r.html", "r.md", "r.json")]
+    assert not any("quolum" in text for text in outputs)
+    assert word not in outputs[2]
+    assert f'lang="{lang}"' in outputs[0]
+    assert outputs[0].count("host-1") > 3
+    assert redact.summary({"serial": 2}) == "2 serial numbers"
+
+
 def test_what_cannot_be_used_is_said(here: Path) -> None:
     (here / "a.log").write_text("nothing", encoding="utf-8")
     (here / "m").write_text("{}", encoding="utf-8")

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from nccl_forensics import words
-from nccl_forensics.scan import visible
+from nccl_forensics.visible import visible
 
 if TYPE_CHECKING:
     from nccl_forensics.model import Event, InputRow, Role

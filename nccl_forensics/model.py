@@ -1,4 +1,6 @@
-"""The values that flow from step to step: frozen, with units in their names. Imports nothing of ours but the error.
+"""The values that flow from step to step: frozen, with units in their names.
+
+Imports nothing of ours but the error and what makes text fit to show.
 
     paths → collect → scan → parse → identify → align → reconstruct → diagnose → report
 
@@ -12,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from nccl_forensics.errors import InputError as InputError
+from nccl_forensics.visible import CONTEXT, neighbour
 
 Role = Literal["cause", "symptom", "consequence", "context"]
 """What an event can prove. `consequence` follows another failure and never counts against anybody."""
@@ -69,9 +72,18 @@ class Evidence:
     """1-based line of the uncompressed file; None in a binary file."""
     text: str
     """The line without its launcher prefix, control characters made visible, cut at 2,000 characters."""
-    before: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
-    """Neighbouring lines as written, for the reader."""
+    above: bytes = b""
+    below: bytes = b""
+    """The stretches of the file around the line, from a line's start to a line's end. Raw: most are never shown."""
+
+    @property
+    def before(self) -> tuple[str, ...]:
+        """Neighbouring lines, for the reader: `CONTEXT` of them at most, control characters made visible."""
+        return tuple(neighbour(x) for x in self.above.splitlines()[-CONTEXT:])
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        return tuple(neighbour(x) for x in self.below.splitlines()[:CONTEXT])
 
 
 # --- time -----------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nccl_forensics import catalog, language, pictures, templating
 from nccl_forensics.clocks import UNCOMPARED_S
 from nccl_forensics.language import N_, _, counted, pair
-from nccl_forensics.scan import visible
+from nccl_forensics.visible import visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment

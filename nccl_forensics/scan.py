@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, cast
 
 from nccl_forensics.model import Detail, Event, Evidence, Role, Severity, Stamp
 from nccl_forensics.prefixes import Peeled, peel
+from nccl_forensics.visible import CONTEXT, CONTEXT_SHOWN, visible
 
 REGION = 1 << 20
 """Bytes scanned at a time: 256 KiB to 4 MiB are equally fast, less and more are slower in our measurements."""
@@ -31,12 +32,6 @@ NEIGHBOURS = 1 << 16
 """Bytes kept before and behind a region."""
 LONGEST = 1 << 14
 """Bytes of one line that are looked at on either side of a literal."""
-SHOWN = 2000
-"""Characters of a line that an event carries (the contract's limit)."""
-CONTEXT = 3
-"""Lines kept before and behind a line that becomes evidence."""
-CONTEXT_SHOWN = 300
-"""Characters of each of them."""
 NEAR = 1 << 9
 """Bytes in which a line's ends are looked for first: nearly all lines are shorter."""
 GROUP = 130
@@ -53,31 +48,6 @@ PIECE = 1 << 16
 
 UNREAD = "unread"
 """Key of `Window.state`: what parsers left unread, and how often."""
-
-_INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
-
-
-def visible(text: str) -> str:
-    """`text` with control, direction and zero-width characters written as escapes, cut at `SHOWN` characters."""
-    text = text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
-    if text.isprintable():
-        return text
-    return _INVISIBLE.sub(lambda m: f"\\x{ord(m[0]):02x}" if ord(m[0]) < 256 else f"\\u{ord(m[0]):04x}", text)
-
-
-def _shown(raw: bytes | bytearray) -> str:
-    """A neighbouring line, made visible. Four bytes or fewer are a character."""
-    return visible(raw[: 4 * CONTEXT_SHOWN].decode("utf-8", "backslashreplace"))[:CONTEXT_SHOWN]
-
-
-def _all_shown(rows: Sequence[bytes | bytearray]) -> tuple[str, ...]:
-    """`_shown` of each, in one go where they are short and plain."""
-    block = b"\n".join(rows)
-    if rows and block.isascii() and max(map(len, rows)) <= CONTEXT_SHOWN:
-        text = block.decode()
-        if text.replace("\n", "").isprintable():
-            return tuple(text.split("\n"))
-    return tuple([_shown(x) for x in rows])
 
 
 class Window:
@@ -193,19 +163,30 @@ class Line:
             at = end
         return found
 
-    def _around(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The lines before and behind, ready to show: what `before` and `after` give, without a Line for each."""
-        window, buffer, start, end = self.window, self.window.buffer, self.start, self.end
-        low, high = max(0, start - 2 * NEAR), min(window.end, end + 2 * NEAR)
-        rows: list[bytes] | list[bytearray] = buffer[low:start].splitlines()
-        if len(rows) <= CONTEXT and low:  # the first of them may be a part
-            rows = [x.raw for x in reversed(self.before(CONTEXT))]
-        above = rows[-CONTEXT:]
-        rows = buffer[end:high].splitlines()  # the first is the end of this line
-        if (len(rows) <= CONTEXT + 1 and high < window.end) or (rows and rows[0]):
-            rows = [b"", *(x.raw for x in self.after(CONTEXT))]
-        shown = _all_shown([*above, *rows[1 : CONTEXT + 1]])
-        return shown[: len(above)], shown[len(above) :]
+    def _around(self) -> tuple[bytes, bytes]:
+        """The stretches of `CONTEXT` lines before and behind, as `Evidence` keeps them."""
+        buffer, start, end = self.window.buffer, self.start, self.end
+        at, low = start, max(0, start - 2 * NEAR)
+        for _ in range(CONTEXT + 1):
+            at = buffer.rfind(b"\n", low, at)
+            if at < 0:
+                break
+        if at >= 0 or low == 0:
+            above = bytes(buffer[at + 1 : start])
+        else:  # long lines
+            above = b"".join(x.raw[: 4 * CONTEXT_SHOWN] + b"\n" for x in reversed(self.before(CONTEXT)))
+        at, high = end, min(self.window.end, end + 2 * NEAR)
+        first = end + (buffer[end : end + 1] == b"\r") + 1
+        at = first - 2
+        for _ in range(CONTEXT + 1):
+            at = buffer.find(b"\n", at + 1, high)
+            if at < 0:
+                break
+        if buffer[first - 1 : first] == b"\n" and (at >= 0 or high == self.window.end):
+            below = bytes(buffer[first : at + 1 if at >= 0 else high])
+        else:
+            below = b"".join(x.raw[: 4 * CONTEXT_SHOWN] + b"\n" for x in self.after(CONTEXT))
+        return above, below
 
     def leave_out(self, what: str) -> None:
         """Say that a parser's bound left this line's block of kind `what` unread: nothing vanishes in silence."""
@@ -213,8 +194,8 @@ class Line:
         unread[what] = unread.get(what, 0) + 1
 
     def evidence(self, *, context: bool = True) -> Evidence:
-        before, after = self._around() if context else ((), ())
-        return Evidence(source=self.path, line=self.number, text=visible(self.text), before=before, after=after)
+        above, below = self._around() if context else (b"", b"")
+        return Evidence(source=self.path, line=self.number, text=visible(self.text), above=above, below=below)
 
     def event(
         self,

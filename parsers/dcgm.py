@@ -17,7 +17,8 @@ from typing import Any
 
 from nccl_forensics.model import Detail, Event, Evidence, Problem
 from nccl_forensics.plugins import Stream, file_parser, parser
-from nccl_forensics.scan import Line, visible
+from nccl_forensics.scan import Line
+from nccl_forensics.visible import visible
 
 LARGEST = 16 << 20
 """Bytes of JSON that are read; sixteen GPUs take about 100,000."""

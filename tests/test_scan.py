@@ -25,8 +25,8 @@ from nccl_forensics.scan import (
     Scanner,
     hyperscan_matcher,
     re_matcher,
-    visible,
 )
+from nccl_forensics.visible import CONTEXT, SHOWN, visible
 
 LITERALS = (b"Xid (", b"NVRM: Xid", b"NVRM: ", b"abcd", b"bcde", b"aaaa", b"aaaaaa", b"[rank")
 """One inside another, one that overlaps itself, two that overlap each other."""
@@ -255,7 +255,7 @@ def test_evidence_is_visible_and_cut() -> None:
     (line,) = only(text)
     shown = line.evidence()
     assert shown.line == 2
-    assert len(shown.text) <= scan.SHOWN + 40
+    assert len(shown.text) <= SHOWN + 40
     assert shown.before == ("before\\x1b[31m",)
     assert shown.after == ("after\\x00",)
     for bad in "\x1b\x07\u202e\x00":
@@ -413,8 +413,8 @@ def test_evidence_shows_the_neighbours_that_a_line_has(end: bytes, length: int) 
         pieces[place] += b" abcd"
         (line,) = only(end.join(pieces))
         shown = line.evidence()
-        assert shown.before == tuple(visible(x.raw.decode())[:300] for x in reversed(line.before(scan.CONTEXT)))
-        assert shown.after == tuple(visible(x.raw.decode())[:300] for x in line.after(scan.CONTEXT))
+        assert shown.before == tuple(visible(x.raw.decode())[:300] for x in reversed(line.before(CONTEXT)))
+        assert shown.after == tuple(visible(x.raw.decode())[:300] for x in line.after(CONTEXT))
 
 
 # --- floods: what is read of many lines that are alike, and that nothing else is lost among them ---------------------

@@ -70,7 +70,7 @@ STANDS_ALONE = 1.5
 """Log-odds of its own lines from which on a cause gains by its place without reserve. Our judgement."""
 WORTH_CITING = 0.5
 """Log-odds below which a finding of a swallowed hypothesis is not shown as evidence. Our judgement."""
-WORTH_AN_INCIDENT = 1.0
+WORTH_AN_INCIDENT = 0.95
 """Log-odds that a host's own lines need to be an incident without any job. Our judgement."""
 SEPARATE_S = 3600
 """Without a job: failures of one host further apart than this are incidents of their own. Our judgement."""

@@ -16,7 +16,7 @@ BURST_S = 120
 TOGETHER_S = 2
 """GPUs lost within this time share a cause (xid.toml, pattern multi-79-shared-power)."""
 LOST = frozenset({79})
-LOST_KINDS = frozenset({"nvrm-fallen"})
+LOST_KINDS = frozenset({"nvrm-fallen", "nvrm-fallen-probe"})
 MEMORY = frozenset({48, 64, 94, 95, 140, 161, 171, 172})
 MEMORY_NOTED = frozenset({63})
 FIRMWARE = frozenset({61, 62, 119, 120, 122})
@@ -73,18 +73,16 @@ def bursts(case: Case) -> list[Burst]:
     return found
 
 
-BESIDE = frozenset(
-    {
-        "aer-uncorrected",
-        "aer-bit-surprise-down",
-        "pciehp-link",
-        "dpc-containment",
-        "nvrm-rminit-failed",
-        "nvrm-pmu-halted",
-    }
-    | {"nvrm-rm-init-adapter"}
+LINK = frozenset({"aer-uncorrected", "aer-bit-surprise-down", "pciehp-link", "dpc-containment", "pci-retrain"})
+"""Lines of the port above a card."""
+BESIDE = (
+    LINK
+    | {"nvrm-rminit-failed", "nvrm-rm-init-adapter", "nvrm-pmu-halted", "nvrm-needs-open", "nvrm-power-cables"}
+    | {"pci-bar-fail"}
 )
 """Kernel lines that belong into the same picture."""
+DOUBTFUL = frozenset({"nvrm-rminit-failed", "pci-bar-fail"})
+"""Lines of a card that did not start; they do not tell why, nor whether it ever did."""
 
 
 def _same_board(case: Case, host: str | None, addresses: Iterable[str]) -> list[list[str]]:
@@ -141,12 +139,15 @@ def _finding(
 @rule
 def gpu_lines(case: Case) -> Iterator[Finding]:
     """The first fault of each burst is its cause; what follows on the same host is its echo."""
-    for burst in case.once(bursts):
+    inside = case.once(bursts)
+    somewhere = any(burst.lost() for burst in inside)
+    for burst in inside:
         host, lost = burst.host, burst.lost()
         if lost:
             yield from _lost(case, burst, lost)
             continue
-        yield from _not_lost(case, burst, host)
+        told = list(_not_lost(case, burst, host))
+        yield from told or _without_xid(case, burst, somewhere)
 
 
 def _lost(case: Case, burst: Burst, lost: dict[str, Event]) -> Iterator[Finding]:
@@ -180,12 +181,7 @@ def _lost(case: Case, burst: Burst, lost: dict[str, Event]) -> Iterator[Finding]
     else:
         (addresses,) = boards
         event = together[addresses[0]]
-        link = [
-            e
-            for e in burst.events
-            if e.kind in ("aer-uncorrected", "aer-bit-surprise-down", "pciehp-link", "dpc-containment")
-            and at(e) <= at(event)
-        ]
+        link = [e for e in burst.events if e.kind in LINK and at(e) <= at(event)]
         name = "GPU " + words.listing(addresses)
         board = " (both on one board)" if len(addresses) > 1 else ""
         code = "Xid 79" if event.kind == "xid" else "no answer on the bus"
@@ -386,6 +382,28 @@ def _not_lost(case: Case, burst: Burst, host: str | None) -> Iterator[Finding]:
                 )
 
 
+def _without_xid(case: Case, burst: Burst, lost_elsewhere: bool) -> Iterator[Finding]:
+    """What ports and the driver state by themselves, where no Xid tells it better."""
+    seen: set[tuple[str | None, str | None]] = set()
+    for event in burst.events:
+        place = event.gpu_pci or text(event, "pci")
+        if event.kind not in BESIDE | LOST_KINDS or event.role != "cause" or (event.cause, place) in seen:
+            continue
+        if event.kind in LINK and lost_elsewhere:
+            continue
+        seen.add((event.cause, place))
+        mild = event.kind in DOUBTFUL or text(event, "fatal") == "Non-Fatal"
+        yield _finding(
+            case,
+            event.cause or "gpu_other",
+            (f"{burst.host}: " if burst.host else "") + _short(event),
+            weight("kernel_symptom" if mild else "kernel_cause"),
+            [event],
+            burst.host,
+            () if event.kind in LINK or event.gpu_pci is None else _gpus(case, burst.host, [event.gpu_pci]),
+        )
+
+
 @rule
 def same_card_in_many_ways(case: Case) -> Iterator[Finding]:
     """A card whose faults change their kind over boots or programs is the card."""
@@ -464,18 +482,9 @@ def _most_within(times: Sequence[int], span: int) -> int:
 
 @rule
 def link_errors(case: Case) -> Iterator[Finding]:
-    """PCIe errors on a port with no GPU lost behind it: a flood of corrected ones, or an uncorrected one."""
+    """A flood of corrected PCIe errors on one port, with no GPU lost behind it."""
     if any(b.lost() for b in case.once(bursts)):
         return
-    for kind, value, what in (
-        ("aer-uncorrected", weight("kernel_cause"), "reported an uncorrected PCIe error"),
-        ("aer-bit-surprise-down", weight("kernel_cause"), "lost its link without warning"),
-        ("dpc-containment", weight("kernel_cause"), "cut off the device below it"),
-    ):
-        for event in case.of(kind)[:1]:
-            port = text(event, "pci") or event.gpu_pci or "a PCIe port"
-            yield _finding(case, "pcie_link", f"PCIe port {port} {what}", value, [event], event.host, (), ranks=())
-            return
     ports: dict[tuple[str | None, str], list[Event]] = defaultdict(list)
     for event in case.of("aer-corrected"):
         ports[event.host, text(event, "source") or text(event, "pci") or "?"].append(event)

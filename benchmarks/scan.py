@@ -1,6 +1,6 @@
 """How fast logs are read: writes some, then times the tool, ripgrep and the decompressors on them, in turns.
 
-    python benchmarks/scan.py [plain hits packed workers memory start] [--mb 1000] [--rounds 5] [--rg PATH]
+    python benchmarks/scan.py [plain hits ranks packed workers memory start] [--mb 1000] [--rounds 5] [--rg PATH]
 
 Every number is the median of some rounds; a ratio is taken inside each round, so that a busy machine slows both sides.
 CPU seconds, but for `workers`, which is wall. README.md beside this file says what the tables mean.
@@ -235,6 +235,31 @@ def hits(bench: Bench) -> None:
             bench.against_search(f"{kind}, 1 in {one_in}", path, whole=False)
 
 
+MANY = 1024
+"""Ranks that write into one file."""
+
+
+def crowd_line(draw: random.Random, n: int) -> str:
+    """A line of one of a thousand ranks, in any order, as `srun --label` and `torchrun` write them into one file."""
+    rank = draw.randrange(MANY)
+    at = draw.randrange(len(WORDS) - 60)
+    said = WORDS[at : at + 60]
+    return f"{rank // 8:3}: [rank{rank}]: 2026-03-04 {clock(n)},{n % 1000:03} INFO trainer.py:{n % 900} {said}\n"
+
+
+def crowd_hit(draw: random.Random, n: int) -> str:
+    rank = draw.randrange(MANY)
+    said = JOB_SAYS[n % 3].format(rank=rank, host=rank // 8, gpu=rank % 8, seq=42, clock=clock(n))
+    return f"{rank // 8:3}: {said}"
+
+
+def ranks(bench: Bench) -> None:
+    print(f"\none file of {MANY:,} ranks in turn, CPU; x: speed over the search tool's")
+    for one_in in (10_000, 100, 10):
+        path = write(bench.folder / "all.log", bench.size, crowd_line, crowd_hit, one_in)
+        bench.against_search(f"ranks, 1 in {one_in:,}", path, whole=False)
+
+
 TOOLS = {"gz": ["gzip", "-6"], "zst": ["zstd", "-q", "-3"], "xz": ["xz", "-6"]}
 
 
@@ -319,7 +344,9 @@ def start(bench: Bench) -> None:
         print(f"{name:26}{statistics.median(times):8.3f} s  (least {min(times):.3f})", flush=True)
 
 
-TABLES: dict[str, Callable[[Bench], None]] = {f.__name__: f for f in (plain, hits, packed, workers, memory, start)}
+TABLES: dict[str, Callable[[Bench], None]] = {
+    f.__name__: f for f in (plain, hits, ranks, packed, workers, memory, start)
+}
 
 
 @contextlib.contextmanager

@@ -195,7 +195,7 @@ def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
             Problem(says=f"{number:,} more lines of kind {kind} were counted and not kept", source=source.path)
         )
     for what, number in state.get(UNREAD, {}).items():
-        says = f"{number:,} more tables or blocks of kind {what} were not read: those before them fill the bound"
+        says = f"{number:,} more lines, tables or blocks of kind {what} were not read: those before them fill the bound"
         problems.append(Problem(says=says, source=source.path))
     events = kept.events()
     if late:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,3 +21,11 @@ def may_read(line: Line, kind: str, most: int = MOST_BLOCKS) -> bool:
         return True
     line.leave_out(kind)
     return False
+
+
+def rows(line: Line, kind: str, most: int) -> Iterator[Line]:
+    """The lines behind a header, up to `most`. If the reader has not stopped by then, that becomes a problem."""
+    found = line.after(most + 1)
+    yield from found[:most]
+    if len(found) > most:
+        line.leave_out(f"{kind} (its rows)")

@@ -20,6 +20,8 @@ from nccl_forensics.plugins import Stream, file_parser, parser
 from nccl_forensics.scan import Line
 from nccl_forensics.visible import visible
 
+from ._blocks import rows
+
 LARGEST = 16 << 20
 """Bytes of JSON that are read; sixteen GPUs take about 100,000."""
 MOST_ROWS = 600
@@ -105,7 +107,7 @@ def dcgm_diag(line: Line) -> Iterator[Event]:
     verdicts = dict.fromkeys(("Pass", "Fail", "Warn", "Skip"), 0)
     note: tuple[str, int | None] | None = None
     version, full = None, False
-    for row in line.after(MOST_ROWS):
+    for row in rows(line, "DCGM diagnostic", MOST_ROWS):
         text = row.text
         if not text.startswith(("|", "+")):
             break
@@ -144,6 +146,8 @@ def dcgm_diag(line: Line) -> Iterator[Event]:
         elif left:
             note = None
     seen: set[tuple[str, int | None]] = set()
+    if len(failed) > MOST_FAILURES:
+        line.leave_out("failures of a DCGM diagnostic")
     for row, name, gpu in failed[:MOST_FAILURES]:
         if (name, gpu) in seen:
             continue
@@ -214,9 +218,11 @@ def dcgm_diagnostic(stream: Stream) -> Iterator[Event | Problem]:
                 verdicts[status.lower()] = verdicts.get(status.lower(), 0) + 1
                 number = str(result.get("gpu_id", result.get("entity_id", "")))
                 of_gpu = result.get("entity_group") in (None, "GPU")
-                if status.lower() != "fail" or told >= MOST_FAILURES:
+                if status.lower() != "fail":
                     continue
                 told += 1
+                if told > MOST_FAILURES:
+                    continue
                 gpu = int(number) if re.fullmatch(r"\d{1,3}", number, re.ASCII) and of_gpu else None
                 says = " ".join(_warnings(result).split())
                 shown = (
@@ -226,6 +232,9 @@ def dcgm_diagnostic(stream: Stream) -> Iterator[Event | Problem]:
                     evidence=Evidence(source=stream.path, line=None, text=visible(shown)),
                     **_failure(name, gpu, says, serials.get(gpu) if gpu is not None else None),
                 )
+    if told > MOST_FAILURES:
+        says = f"{told - MOST_FAILURES:,} more failures in the DCGM diagnostic were counted and not read"
+        yield Problem(says=says, source=stream.path)
     known = {k: n for k, n in verdicts.items() if k in ("pass", "fail", "warn", "skip")}
     shown = "DCGM diagnostic: " + ", ".join(f"{n} {k}" for k, n in sorted(known.items()))
     evidence = Evidence(source=stream.path, line=None, text=shown)

@@ -18,7 +18,7 @@ from nccl_forensics.model import Detail, Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 
-from ._blocks import may_read
+from ._blocks import may_read, rows
 
 NEARLY_FULL = 95
 """Percent; below that a file system has room for what a job writes in a step. Our judgement."""
@@ -53,7 +53,7 @@ def df(line: Line) -> Iterator[Event]:
         return
     inodes = "IUse%" in header or "Inode" in header
     device = ""
-    for row in line.after(MOST_ROWS):
+    for row in rows(line, "df", MOST_ROWS):
         text = row.text.rstrip()
         line.window.state["df.until"] = row.number - 1
         if re.fullmatch(r"\S{1,300}", text):

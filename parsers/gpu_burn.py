@@ -17,7 +17,7 @@ from nccl_forensics.model import Detail, Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 
-from ._blocks import may_read
+from ._blocks import may_read, rows
 from .gpu_inventory import SMI_LIST
 
 TESTED = re.compile(r"^Tested (?P<number>\d{1,3}) GPUs:\s*$")
@@ -30,14 +30,16 @@ def gpu_burn(line: Line) -> Iterator[Event]:
     """All of them FAULTY is the run's fault (no memory left, wrong binary), not the cards'."""
     uuids: dict[int, str] = line.window.state.setdefault("gpu_burn.uuids", {})
     if listed := SMI_LIST.match(line.text):
-        if len(uuids) < MOST_GPUS:
+        if len(uuids) >= MOST_GPUS:
+            line.leave_out("GPU list")
+        else:
             uuids[int(listed["index"])] = listed["uuid"]
         return
     found = TESTED.match(line.text)
     if found is None or not may_read(line, "gpu-burn"):
         return
     results = []
-    for row in line.after(MOST_GPUS):
+    for row in rows(line, "gpu-burn", MOST_GPUS):
         one = RESULT.match(row.text)
         if one is None:
             break

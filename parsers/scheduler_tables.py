@@ -21,7 +21,7 @@ from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 from nccl_forensics.stamps import iso
 
-from ._blocks import may_read
+from ._blocks import may_read, rows
 
 MOST_ROWS = 400
 STATES: Mapping[str, tuple[str, str]] = {
@@ -120,16 +120,17 @@ def sacct(line: Line) -> Iterator[Event]:
     text = line.text.rstrip()
     if line.number <= line.window.state.get("sacct.until", 0) or not may_read(line, "sacct", 100):
         return
-    rows = line.after(MOST_ROWS)
+    below = rows(line, "sacct", MOST_ROWS)
     if "|" in text:
         names = [x.strip().lower() for x in text.split("|")]
-        cells = [(row, [x.strip() for x in row.text.split("|")]) for row in rows]
+        cells = ((row, [x.strip() for x in row.text.split("|")]) for row in below)
     else:
-        if not rows or not re.fullmatch(r"[- ]{6,2000}", rows[0].text.rstrip()):
+        ruler = next(below, None)
+        if ruler is None or not re.fullmatch(r"[- ]{6,2000}", ruler.text.rstrip()):
             return
-        spans = _spans(rows[0].text)
+        spans = _spans(ruler.text)
         names = [text[a : max(b, a)].strip().lower() for a, b in spans]
-        cells = [(row, [row.text[a:b].strip() for a, b in spans]) for row in rows[1:]]
+        cells = ((row, [row.text[a:b].strip() for a, b in spans]) for row in below)
     if "state" not in names or not {"jobid", "jobidraw"} & set(names):
         return
     for row, values in cells:
@@ -190,7 +191,7 @@ def slurm_nodes(line: Line) -> Iterator[Event]:
         says = given["reason"].strip() if given else None
         yield _slurm_node(at, name, state, says, given["when"] if given else None)
     elif re.match(r"^REASON\s+USER\s+TIMESTAMP\s+NODELIST", text) and may_read(line, "sinfo"):
-        for row in line.after(MOST_ROWS):
+        for row in rows(line, "sinfo", MOST_ROWS):
             found = SINFO.search(row.text[:600])
             if found is None:
                 break

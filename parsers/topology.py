@@ -30,12 +30,10 @@ def gpu_topology(line: Line) -> Iterator[Event]:
     """A GPU with fewer NVLinks than most of its like has lost some; pairs with bridges are all alike."""
     names = line.text.split()
     gpus = [x for x in names if re.fullmatch(r"GPU\d{1,3}", x)]
-    if (
-        len(gpus) < 2
-        or len(gpus) > MOST_GPUS
-        or names[0] != "GPU0"
-        or line.number <= line.window.state.get("topology.until", 0)
-    ):
+    if len(gpus) < 2 or names[0] != "GPU0" or line.number <= line.window.state.get("topology.until", 0):
+        return
+    if len(gpus) > MOST_GPUS:
+        line.leave_out("topology")
         return
     if not may_read(line, "topology"):
         return

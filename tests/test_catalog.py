@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
-from nccl_forensics.parsers import kernel
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+from nccl_forensics.parsers import kernel, xid
 
 from nccl_forensics.catalog import KernelEntry, kernel_entries, kernel_noise, load, sxids, xids
 from nccl_forensics.plugins import SHORTEST_LITERAL
@@ -16,6 +25,7 @@ from nccl_forensics.scan import Line, Scanner
 ENTRIES = kernel_entries()
 SCANNER = Scanner({needle for entry in ENTRIES for needle in entry.needles})
 EXAMPLES = [(entry, example) for entry in ENTRIES for example in entry.examples]
+XIDS = Path(__file__).parent / "cases" / "xids.toml"
 SLOW_S = 0.05
 """CPU seconds that one regex may take on the longest message that it is given; the slowest takes a third of it here."""
 
@@ -48,6 +58,36 @@ def test_an_example_is_won_by_its_own_entry(entry: KernelEntry, example: str) ->
     won = kernel.winner(example, line.hits)
     assert won is not None
     assert won[0].id == entry.id
+
+
+GENERAL = {
+    ("nvrm-fallen-probe", "nvrm-gpu-addr"),
+    ("oom-killed", "oom-killed-old"),
+    ("audit-abend", "audit-stamp"),
+}
+"""An example of the first is found by the second, too, which is more general and comes behind it."""
+
+
+def test_an_example_is_no_other_entry_s() -> None:
+    """Of the same kind of log, and among those whose needles it holds: entries overlap where it is meant, only."""
+    both = set()
+    for entry, example in EXAMPLES:
+        for other in ENTRIES:
+            if other.id == entry.id or other.log != entry.log:
+                continue
+            if any(needle in example.encode() for needle in other.needles) and other.regex.search(example):
+                both.add((entry.id, other.id))
+    assert both == GENERAL
+
+
+@pytest.mark.parametrize("case", tomllib.loads(XIDS.read_text("utf-8"))["xid"], ids=lambda case: case["why"])
+def test_an_xid_says_more_than_its_number(case: dict[str, Any]) -> None:
+    scanner = Scanner(xid.nvidia_xid.literals)
+    (line,) = scanner.lines("kern.log", io.BytesIO(case["line"].encode() + b"\n"))
+    (event,) = xid.nvidia_xid.read(line)
+    assert (event.role != "cause") if case["role"] == "!cause" else (event.role == case["role"])
+    assert {key: event.details.get(key) for key in case["details"]} == case["details"]
+    assert not set(case.get("absent", ())) & set(event.details)
 
 
 @pytest.mark.parametrize(("entry", "example"), EXAMPLES, ids=lambda x: x.id if isinstance(x, KernelEntry) else "")

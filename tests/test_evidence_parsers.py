@@ -143,4 +143,4 @@ def test_what_a_bound_leaves_unread_is_said(tmp_path: Path) -> None:
     (tmp_path / "topo.txt").write_text(table * (MOST_BLOCKS + 3))
     (parsed,) = pipeline.read([str(tmp_path)])
     assert sum(e.kind == "gpu-topology" for e in parsed.events) == MOST_BLOCKS
-    assert [p.says.split(" were")[0] for p in parsed.problems] == ["3 more tables or blocks of kind topology"]
+    assert [p.says.split(" were")[0] for p in parsed.problems] == ["3 more lines, tables or blocks of kind topology"]

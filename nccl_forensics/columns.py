@@ -270,6 +270,8 @@ class _Walk:
                     pieces.append(value)
             pieces.append(b"e")
         content, self.memo = unpickle.load(b"".join((*pieces, b"eu.")))
+        if max(self.memo, default=0) != len(self.memo) - 1:
+            raise _Irregular  # a number was given twice: what it stands for depends on the place
         entries = content.pop("entries")
         for part, values in zip(parts.values(), entries[1 + len(odd) :], strict=True):
             if type(values) is not list or len(values) != len(part.values):
@@ -328,6 +330,9 @@ def _fill(
     lists: dict[str, _Numbered],
 ) -> Table:
     """The columns with the values of the odd entries put where they belong."""
+    for key in TEXTS & refs.keys():
+        if any(type(memo[x]) is not str for x in set(np.delete(refs[key], [x - 1 for x in odd.rows[1:]]).tolist())):
+            raise _Irregular
     sizes, frames = lists[SIZES[0]], lists.get("frames")
     if any(set(x) != set(SIZES) for x in sizes.values if x is not None):
         raise _Irregular

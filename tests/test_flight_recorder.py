@@ -114,6 +114,20 @@ def fast_and_slow(data: bytes) -> bool:
     return True
 
 
+def numbers_agree(data: bytes) -> None:
+    """The same of a damaged dump, whose memo may give a number twice: then texts depend on the way they are read."""
+    table = columns.read(data)
+    if table is None:
+        return
+    try:
+        fast = dump_of(table, path="d", form="pickle", name_rank=1)[0]
+        slow = dump_of(unpickle.loads(data), path="d", form="pickle", name_rank=1)[0]
+    except (KeyError, TypeError, ValueError):  # then the parser takes the other way
+        return
+    for column in ("seq", "p2p_seq", "op_id", "record_id", "created_ns", "completed_ns", "timeout_ms", "flags"):
+        assert getattr(fast, column).tolist() == getattr(slow, column).tolist()
+
+
 @needs_cases
 def test_straight_from_the_bytes() -> None:
     read = [x for x in GENUINE if fast_and_slow(x.read_bytes())]
@@ -212,7 +226,7 @@ def test_mutations(part: int) -> None:
             if data:
                 damaged(data, rng, other)
         read(bytes(data), path.name)
-        fast_and_slow(bytes(data))
+        numbers_agree(bytes(data))
     assert set(sys.modules) == before
 
 

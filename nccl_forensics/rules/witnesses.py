@@ -1,0 +1,88 @@
+"""What was asked of the job while it hung: NCCL's RAS reports, stacks of its processes, NCCL's Inspector."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from nccl_forensics import words
+from nccl_forensics.model import Event, Finding
+from nccl_forensics.rules import Case, number, rule, text, weight
+
+OUTLIERS = 0.25
+"""NCCL's own reports call ranks outliers only up to a quarter of the communicator (RAS)."""
+
+
+def _ranks(event: Event, key: str) -> tuple[int, ...]:
+    found = event.details.get(key)
+    return tuple(x for x in found if isinstance(x, int)) if isinstance(found, tuple) else ()
+
+
+@rule
+def ras_shows_who_lags(case: Case) -> Iterator[Finding]:
+    """Ranks that have launched fewer operations than all others, in the communicator of the whole job.
+
+    One report of a running job shows such a thing, too; so it counts where the job failed, or where a second report
+    shows the same ranks at the same operation. Operations that name different ranks cancel each other.
+    """
+    apart = [e for e in case.of("ras-apart") if e.details.get("whole_job") is True]
+    if not apart:
+        return
+    by_report: dict[str, list[Event]] = defaultdict(list)
+    for event in apart:
+        by_report[event.evidence.source].append(event)
+    agreed: dict[str, tuple[int, ...]] = {}
+    for source, events in by_report.items():
+        sets = {_ranks(e, "behind") for e in events}
+        if len(sets) == 1 and () not in sets:
+            (agreed[source],) = sets
+    if len(agreed) < len(by_report) or len(set(agreed.values())) != 1:
+        return
+    ranks = next(iter(agreed.values()))
+    size = max(number(e, "comm_ranks") or 0 for e in apart)
+    places = {(text(e, "comm"), text(e, "op"), number(e, "fewest")) for e in apart}
+    still = len(by_report) > 1 and len(places) * len(by_report) == len(apart)
+    failed = bool(case.of("watchdog-timeout", "pg-heartbeat", "pg-blocking")) or bool(case.collectives.suspects)
+    if len(ranks) > max(1, OUTLIERS * size) or not (still or failed):
+        return
+    waits = {r for g in case.collectives.groups for r in g.arrived}
+    if waits & set(ranks):
+        return  # the ranks' own words stand before a count that was taken at some other moment
+    first = apart[0]
+    yield Finding(
+        cause="rank_not_arrived",
+        says=f"NCCL's RAS report: {words.ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} launched "
+        f"{number(first, 'fewest'):,} {text(first, 'op')} operations, most others {number(first, 'most'):,}"
+        + (", in every report alike" if still else ""),
+        weight=weight("ras_stands_still" if still else "ras_behind"),
+        ranks=ranks,
+        events=tuple(apart[:3]),
+    )
+
+
+@rule
+def ras_lost_a_process(case: Case) -> Iterator[Finding]:
+    """A process that no other could reach any more; its rank by number, or by host and process id."""
+    lost = case.of("ras-lost")
+    places: dict[tuple[str | None, int | None], int] = {
+        (p.host, p.pid): r for r, p in case.known.ranks.items() if p.host and p.pid is not None
+    }
+    named: dict[int, list[Event]] = defaultdict(list)
+    for event in lost:
+        rank = places.get((event.host, event.pid))
+        for one in _ranks(event, "lost") or ((rank,) if rank is not None else ()):
+            named[one].append(event)
+    size = case.known.world_size or max((*case.known.ranks, *named), default=0) + 1
+    waited = {r for g in case.collectives.groups for r in g.arrived}
+    if not named or len(named) > max(1, OUTLIERS * size) or set(named) & waited:
+        return
+    events = tuple(e for several in named.values() for e in several)
+    dead = any(e.details.get("dead") is True for e in lost)
+    yield Finding(
+        cause="process_missing",
+        says=f"NCCL's RAS report: {words.ranks(named)} "
+        + ("considered dead: nobody reaches the process" if dead else "did not answer the other processes"),
+        weight=weight("ras_dead" if dead else "ras_silent"),
+        ranks=tuple(sorted(named)),
+        events=events[:3],
+    )

@@ -25,7 +25,7 @@ from nccl_forensics.scan import Scanner
 
 NAMES = (
     *("thermal", "dcgm", "dcgm_exporter", "gpu_burn", "nccl_tests", "ipmi", "infiniband", "topology"),
-    *("scheduler_tables", "kubernetes", "filesystems", "ras"),
+    *("scheduler_tables", "kubernetes", "filesystems", "ras", "stacks"),
 )
 HERE = Path(__file__).parent / "cases" / "parsers"
 CASES = sorted(case for name in NAMES for case in (HERE / name).iterdir() if not case.name.endswith(".expected.json"))
@@ -92,7 +92,9 @@ def test_a_healthy_report_accuses_nobody(case: Path) -> None:
 def test_every_parser_has_a_case_that_tells_and_one_that_does_not() -> None:
     for name in NAMES:
         told = [any(e.get("cause") for e in json.loads(a.read_text())) for a in (HERE / name).glob("*.expected.json")]
-        assert any(told) or name in ("infiniband", "filesystems", "ras"), name  # those only state; the rules compare
+        assert any(told) or name in ("infiniband", "filesystems", "ras", "stacks"), (
+            name
+        )  # those only state; the rules compare
         assert any(c.parent.name == name and c.name.startswith("healthy") for c in CASES), name
 
 

@@ -86,3 +86,36 @@ def ras_lost_a_process(case: Case) -> Iterator[Finding]:
         ranks=tuple(sorted(named)),
         events=events[:3],
     )
+
+
+@rule
+def stack_stands_apart(case: Case) -> Iterator[Finding]:
+    """Stacks of several ranks: most wait for the others or for the GPU, a few do something else."""
+    known: dict[tuple[int | None, str | None], list[int]] = defaultdict(list)
+    for rank, place in case.known.ranks.items():
+        if place.pid is not None:
+            known[place.pid, place.host].append(rank)
+    stacks: dict[int, Event] = {}
+    for event in case.of("process-stack"):
+        fitting = known.get((event.pid, event.host), [])
+        rank_of = event.rank if event.rank is not None else fitting[0] if len(fitting) == 1 else None
+        if rank_of is not None:
+            stacks[rank_of] = event  # the newest of several
+    doing: dict[str, list[int]] = defaultdict(list)
+    for rank, event in sorted(stacks.items()):
+        doing[text(event, "doing") or "unsure"].append(rank)
+    apart, waiting = doing["works"], doing["waits"]
+    waited = {r for g in case.collectives.groups for r in g.arrived}
+    if not apart or len(waiting) < 2 or len(apart) > max(1, OUTLIERS * len(stacks)) or waited & set(apart):
+        return
+    late = {r for s in case.collectives.suspects for r in s.ranks}
+    places = sorted({text(stacks[r], "at") or "?" for r in apart})
+    yield Finding(
+        cause="rank_busy",
+        says=f"Stacks show {words.ranks(apart)} at {'; '.join(places[:3])}, while {words.ranks(waiting)} wait for the "
+        "others",
+        weight=weight("stack_apart") + (weight("stack_of_the_late") if set(apart) <= late else 0.0),
+        ranks=tuple(apart),
+        events=tuple(stacks[r] for r in [*apart[:2], *waiting[:1]]),
+        inference=True,
+    )

@@ -8,6 +8,7 @@ The derivation and its limits are in docs/reasoning.md.
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -185,6 +186,50 @@ TAKES_THE_GPU = frozenset({"gpu_off_bus", "psu_rail_loss", "gpu_firmware", "gpu_
 """Causes after which a GPU computes no more, whatever program uses it."""
 
 
+STRIKES_MANY = frozenset(
+    {"python_exception", "cuda_oom", "storage_write_failed", "shm_full", "nccl_setup", "dataloader_failure"}
+)
+"""Causes that every rank meets where the program, its settings or what all share is wrong."""
+AT_ONCE_S = 60
+"""Within this time ranks tell of one failure; later ones may follow from the first. Our judgement."""
+FIGURES = re.compile(r"[\d.]+")
+
+
+def _of_many(drafts: Sequence[_Draft], late: frozenset[int], waited: set[int]) -> list[_Draft]:
+    """Drafts, with one for the ranks that tell the same at once: a failure of all of them, not one for each."""
+    kept: list[_Draft] = []
+    first: dict[tuple[object, ...], list[_Draft]] = defaultdict(list)
+    for draft in drafts:
+        story = _story(draft)
+        if story is None or draft.cause not in STRIKES_MANY or not draft.ranks or draft.ranks & waited - late:
+            kept.append(draft)
+            continue
+        key = (draft.cause, draft.ranks <= late, *story)
+        twin = next((other for other in first[key] if _at_once(other, draft)), None)
+        if twin is None:
+            first[key].append(draft)
+            kept.append(draft)
+        else:
+            for finding in draft.findings:
+                twin.add(finding)
+    return kept
+
+
+def _story(draft: _Draft) -> tuple[str, str] | None:
+    """(kind, words without figures) of the line that speaks loudest for a draft."""
+    top = max(draft.findings, key=lambda f: f.weight)
+    if top.weight <= 0 or not top.events:
+        return None
+    event = top.events[0]
+    said = next((s for key in ("message", "error", "detail") if (s := text(event, key))), "")
+    return event.kind, FIGURES.sub("", said)
+
+
+def _at_once(a: _Draft, b: _Draft) -> bool:
+    one, other = (min((f.onset_ns for f in d.findings if f.onset_ns is not None), default=None) for d in (a, b))
+    return one is None or other is None or abs(one - other) <= AT_ONCE_S * SECOND
+
+
 def _in_this_job(finding: Finding, case: Case) -> Finding:
     """The finding, weighed down if its host is none on which the job ran, as far as the placed ranks tell."""
     if finding.ranks or not finding.hosts or finding.weight <= 0:
@@ -202,8 +247,12 @@ def _in_this_job(finding: Finding, case: Case) -> Finding:
     if any((place := known.ranks.get(r)) is None or place.host is None for r in late):
         return finding
     # Containers have names of their own: only where some host's own file agrees with a place do the names mean hosts.
-    alike = known.stated or any(
-        r.host and r.format in HOST_FORMATS and any(same_host(r.host, p) for p in places) for r in case.rows
+    # So they do where the host is named in the places' fashion: n07 beside n01 and n02.
+    fashions = {FIGURES.sub("#", short(p)) for p in places}
+    alike = (
+        known.stated
+        or any(r.host and r.format in HOST_FORMATS and any(same_host(r.host, p) for p in places) for r in case.rows)
+        or all("#" in f and f in fashions for h in finding.hosts for f in (FIGURES.sub("#", short(h)),))
     )
     sure = alike and all((place := known.ranks.get(r)) is not None and place.host for r in members)
     why = "every rank of this job ran elsewhere" if sure else "no rank of this job is known to have run there"
@@ -220,6 +269,7 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
     """Let the collectives speak for or against each hypothesis; drop those that another one explains."""
     late, sure, shown = _late(drafts)
     waited = set(waiting_ranks(case.events))
+    drafts = _of_many(drafts, late, waited)
     placed = {r for r, p in case.known.ranks.items() if p.host}
     lost_gpus = [d for d in drafts if d.cause in TAKES_THE_GPU and d.gpus and not d.ranks and d.own() > 1.5]
     unseen = set(case.collectives.cannot_exclude)
@@ -244,6 +294,8 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
                 draft.borrowed += shown
             elif draft.cause not in SPEAKS_FOR_ALL and _program(draft):
                 draft.bonus += max(weight("other_rank"), -sure - 1.0)
+            elif draft.cause in SPEAKS_FOR_ALL:
+                draft.bonus += weight("other_rank") / 2  # it strikes many, and does not tell why that one is missing
         elif draft.cause in SPEAKS_FOR_ALL:
             if on_host and late <= on_host and not draft.gpus:
                 draft.ranks |= late  # it may strike many, and it struck this one

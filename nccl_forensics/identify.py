@@ -620,7 +620,8 @@ def _tasks_are_ranks(events: Sequence[Event], world: int | None) -> set[str]:
 
     Releases up to 2.1 write no global rank; there the rank in the widest communicator, or in the group of a timeout,
     has to agree for two tasks or more. Where no line has both, a task number in the upper half of the world proves it:
-    tasks that start two ranks each or more are half as many as ranks at most.
+    tasks that start two ranks each or more are half as many as ranks at most. So do two tasks that srun saw end on one
+    node: a launcher that starts a node's ranks is one task there.
     """
     agree: dict[str, set[bool]] = defaultdict(set)
     also: dict[str, set[tuple[int, int]]] = defaultdict(set)
@@ -641,6 +642,15 @@ def _tasks_are_ranks(events: Sequence[Event], world: int | None) -> set[str]:
     for event in events:
         if event.task is not None and world and world <= 2 * event.task < 2 * world:
             agree[event.evidence.source].add(True)
+    on_node: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for event in events:
+        if event.kind in ("srun-exit", "slurm-oom") and event.host:
+            tasks = event.details.get("tasks")
+            here = tasks if isinstance(tasks, tuple) else (event.task,)
+            on_node[event.evidence.source, event.host] |= {n for n in here if isinstance(n, int)}
+    for (source, _), found in on_node.items():
+        if len(found) > 1:
+            agree[source].add(True)
     return {source for source, said in agree.items() if said == {True}}
 
 

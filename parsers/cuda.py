@@ -23,6 +23,8 @@ from ._lines import cuda_cause, failure_block, is_quoted, near, number
 SIZE = r"(?<![\d.])(\d{1,12}(?:\.\d{1,6})?) ?([KMGT]i?B|bytes|B)"
 UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
+RETRIED = re.compile(r"(?i)\bWARN(?:ING)?\b.{0,200}\b(?:retry|skip)")
+"""A program that caught it and goes on."""
 REQUESTED = re.compile(r"CUDA out of memory\. Tried to allocate " + SIZE)
 GARBAGE = "Tried to allocate more than 1EB"
 DEVICE = re.compile(r"GPU (\d{1,3})(?:;| has a total)")
@@ -95,6 +97,9 @@ def cuda_oom(line: Line) -> Iterator[Event]:
         details = oom_details(text)
         if details["reserved_bytes"] is None:  # wrapped by a terminal or mail program
             details = oom_details(text + "".join(x.text for x in line.after(5)))
+        if RETRIED.search(line.raw[:600].decode("utf-8", "replace")):
+            yield line.event("cuda-oom", role="context", severity="warning", details=details)
+            return
         yield line.event(
             "cuda-oom", role="cause", severity="error", cause="cuda_oom", details=details, **failure_block(line)
         )

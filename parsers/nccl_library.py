@@ -51,6 +51,7 @@ SHM = re.compile(
 BOOTSTRAP = re.compile(
     r"Bootstrap ?: no socket interface found|Bootstrap Root ?: mismatch in \w+|ncclOsSocketPollConnect"
     r"|connect to \S{1,255} returned .{0,200}?exceeded error retry count"
+    r"|Duplicate GPU detected ?: rank \d{1,7} and rank \d{1,7} both on CUDA device|Mismatched NCCL version detected"
 )
 VERSION = re.compile(r"NCCL version (?P<version>\d{1,3}\.\d{1,3}[.\w+-]{0,40})")
 SETTING = re.compile(r"NCCL INFO (?P<name>NCCL_\w{1,60}) set by environment to (?P<value>\S{0,200}?)\.?\s*$")
@@ -158,6 +159,15 @@ def _failure(line: Line, text: str, who: dict[str, Any]) -> Event | None:
         return line.event(
             "nccl-shm", role="cause", severity="error", cause="shm_full", details={"path": found["path"]}, **who
         )
+    if found := BOOTSTRAP.search(text):
+        return line.event(
+            "nccl-bootstrap",
+            role="symptom",
+            severity="error",
+            cause="nccl_setup",
+            details={"text": text[found.start() : found.start() + 300]},
+            **who,
+        )
     return None
 
 
@@ -190,15 +200,6 @@ def nccl_warn(line: Line) -> Iterator[Event]:
         )
     elif failure := _failure(line, text, who):
         yield failure
-    elif BOOTSTRAP.search(text):
-        yield line.event(
-            "nccl-bootstrap",
-            role="symptom",
-            severity="error",
-            cause="nccl_setup",
-            details={"text": message[:300]},
-            **who,
-        )
     elif message and not VERSION.match(message):
         yield line.event("nccl-warn", role="context", severity="warning", details={"text": message[:300]}, **who)
 
@@ -211,6 +212,8 @@ def nccl_warn(line: Line) -> Iterator[Event]:
         "Net : Call to recv from",
         "socketProgressOpt: Call",
         "Got completion ",
+        "Duplicate GPU detected",
+        "Mismatched NCCL version",
     ],
 )
 def nccl_quoted(line: Line) -> Iterator[Event]:

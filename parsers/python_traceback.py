@@ -78,6 +78,8 @@ COMMUNICATION_TYPES = re.compile(
     r"|RayActorError|WorkerCrashedError|RayTaskError|ProcessRaisedException|ProcessExitedException"
     r"|ConnectionResetError|BrokenPipeError|ConnectionRefusedError)$"
 )
+RUST_OS = re.compile(r"\bOs \{ code: \d{1,3}, kind: ")
+"""How safetensors and other libraries in Rust write an errno."""
 AFTERMATH = re.compile(
     r"ChildFailedError|SignalException|Actor\w{0,20}Error|WorkerCrashedError|RayTaskError|Process(?:Raised"
     r"|Exited)Exception|BrokenPipeError"
@@ -276,6 +278,8 @@ def classify(kind: str, message: str, *, launcher: bool = False) -> tuple[Role, 
         return "consequence", None, False
     if name == "OutOfMemoryError" or "CUDA out of memory" in message:
         return "cause", "cuda_oom", False
+    if message.startswith("DataLoader timed out"):
+        return "cause", "dataloader_failure", False
     if "DataLoader worker" in message:
         if "exited unexpectedly" in message:
             return "consequence", "dataloader_failure", False
@@ -291,7 +295,11 @@ def classify(kind: str, message: str, *, launcher: bool = False) -> tuple[Role, 
             return "cause", "gpu_off_bus", False
         if cause := cuda_cause(message):
             return "cause", cause, False
-    system = name in ("OSError", "IOError", "PermissionError", "FileExistsError") or "[Errno " in message
+    system = (
+        name in ("OSError", "IOError", "PermissionError", "FileExistsError")
+        or "[Errno " in message
+        or RUST_OS.search(message)
+    )
     if system and (found := errno_of(message)):
         shm = found[0] == 28 and in_shared_memory(message, None)
         return "cause", "shm_full" if shm else "storage_write_failed", False

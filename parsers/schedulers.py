@@ -29,6 +29,10 @@ CANCELLED = re.compile(
     r"(?:STEP|JOB) (?P<job>[\w.+]{1,40}) ON (?P<node>\S{1,255}) CANCELLED AT (?P<when>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)"
     r"(?: DUE (?:TO |to )(?P<why>TIME LIMIT|PREEMPTION|NODE FAILURE|[\w ]{1,60}))?"
 )
+NODE_FAILED = re.compile(r"error: Node failure on (?P<node>[\w.-]{1,255})")
+RAY_MEMORY = re.compile(
+    r"Workers \(tasks / actors\) killed due to memory pressure \(OOM\)|killed due to the node running low on memory"
+)
 TASK = re.compile(
     r"(?:srun: )?error: (?P<node>[\w.-]{1,255}): tasks? (?P<tasks>\d[\d,-]{0,400}): (?P<what>Killed|Aborted"
     r"|Segmentation fault"
@@ -113,6 +117,26 @@ def slurm_cancelled(line: Line) -> Iterator[Event]:
         )
     else:
         yield line.event("slurm-cancel", role="context", stamp=stamp, details={**details})
+
+
+@parser(title="srun: a node failed", literals=["Node failure on "])
+def srun_node(line: Line) -> Iterator[Event]:
+    if found := NODE_FAILED.search(near(line)):
+        yield line.event(
+            "slurm-node",
+            role="symptom",
+            severity="critical",
+            cause="node_lost",
+            host=found["node"],
+            details={"state": "failed", "reason": "Node failure"},
+        )
+
+
+@parser(title="Ray: a node was low on memory", literals=["killed due to"])
+def ray_memory(line: Line) -> Iterator[Event]:
+    """Ray's own monitor ends a worker before the kernel would."""
+    if RAY_MEMORY.search(near(line)):
+        yield line.event("ray-oom", role="cause", severity="critical", cause="host_oom_kill", details={})
 
 
 @parser(title="srun: a task ended", literals=[": task ", ": tasks "])

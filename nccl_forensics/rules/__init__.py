@@ -59,6 +59,7 @@ JOB_KINDS = frozenset(
         "slurm-cancel",
         "srun-exit",
         "k8s-oom",
+        "ray-oom",
         "k8s-evicted",
         "ray-died",
     }
@@ -69,7 +70,7 @@ JOB_KINDS = frozenset(
 
 def _handled(event: Event) -> bool:
     """An exception that was caught or ignored is no failure of the job."""
-    return event.kind == "python-exception" and event.role == "context"
+    return event.kind in ("python-exception", "cuda-oom") and event.role == "context"
 
 
 DETECTED = frozenset(

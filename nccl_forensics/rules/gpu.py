@@ -460,7 +460,7 @@ def corrected_errors_rising(case: Case) -> Iterator[Finding]:
             cause="gpu_ecc_leak",
             says=f"GPU {pci}: {len(inside)} storms of corrected memory errors (Xid 92) in "
             f"{words.duration((times[-1] - times[0]) / SECOND)}; {words_gap}",
-            weight=weight("ecc_trend" if rising else "ecc_storms"),
+            weight=weight("ecc_beside" if case.job else "ecc_trend" if rising else "ecc_storms"),
             ranks=_ranks(case, [case.known.gpu(host, pci)]),
             hosts=(host,) if host else (),
             gpus=_gpus(case, host, [pci]),

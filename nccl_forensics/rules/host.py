@@ -286,7 +286,8 @@ def whole_host_missing(case: Case) -> Iterator[Finding]:
 def stopped(case: Case) -> Iterator[Finding]:
     """A scheduler or a person ended the job, and nothing had failed before."""
     for event in case.of("slurm-time-limit", "preempted", "k8s-evicted", "agent-death", "slurm-cancel"):
-        if event.role not in ("cause", "symptom"):
+        cancelled = event.kind == "slurm-cancel"
+        if event.role not in ("cause", "symptom") and not cancelled:
             continue
         failed_first = [
             e
@@ -298,6 +299,17 @@ def stopped(case: Case) -> Iterator[Finding]:
         ]
         separate = failed_first and not any(e.evidence.source == event.evidence.source for e in failed_first)
         value = weight("stopped") - (3.0 if earlier else 0.0) - (3.0 if separate else 0.0)
+        if cancelled and event.cause == "node_lost":
+            yield Finding(
+                cause="node_lost",
+                says="Slurm cancelled the job because a node had failed",
+                weight=value,
+                events=(event,),
+                onset_ns=event.time_ns,
+            )
+            break
+        if cancelled and _ended_badly(case):
+            continue  # Slurm cancels a step, too, whose first task failed
         what = {
             "slurm-time-limit": "Slurm ended the job at its time limit",
             "preempted": "The scheduler took the nodes away (preemption)",
@@ -308,13 +320,19 @@ def stopped(case: Case) -> Iterator[Finding]:
         yield Finding(
             cause="preempted",
             says=what + (", but something had failed before" if earlier else ""),
-            weight=value if event.role == "cause" else value - 0.8,
+            weight=value if event.role == "cause" else value - (1.6 if cancelled else 0.8),
             events=(event,),
             hosts=(event.host,) if event.host else (),
             detail=event.kind,
             onset_ns=event.time_ns,
         )
         break
+
+
+def _ended_badly(case: Case) -> bool:
+    """Did a task end otherwise than by the signal that cancels it, or did ranks wait?"""
+    ends = [e for e in case.of("srun-exit", "slurm-oom", "exit", "ds-exit") if e.role in ("cause", "symptom")]
+    return bool(ends or case.collectives.suspects or case.of(*PROCESS_TELLS))
 
 
 def _above(a: Event, b: Event) -> bool:
@@ -324,7 +342,7 @@ def _above(a: Event, b: Event) -> bool:
 @rule
 def container_out_of_memory(case: Case) -> Iterator[Finding]:
     """Slurm and Kubernetes name the task or pod that was over its memory limit."""
-    for event in case.of("slurm-oom", "k8s-oom")[:2]:
+    for event in case.of("slurm-oom", "k8s-oom", "ray-oom")[:2]:
         ranks = (event.rank,) if event.rank is not None else ()
         yield Finding(
             cause="host_oom_kill",

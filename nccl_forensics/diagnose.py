@@ -484,7 +484,9 @@ def _incident(number_: int, found: Sequence[Finding], case: Case) -> Incident | 
             "line": h.findings[0].events[0].evidence.line if h.findings[0].events else None,
         }
         for h in hypotheses[1:]
-        if h.cause in WORTH_A_TICKET and h.log_odds > 0.5 and not any(id(f) in chosen for f in h.findings)
+        if h.cause in WORTH_A_TICKET
+        and max(f.weight for f in h.findings if f.cause == h.cause) > WORTH_CITING
+        and not any(id(f) in chosen for f in h.findings)
     ) + tuple(advice.settings(case))
     waited = None
     struck_on = {e.clock for f in (top.findings if top else ()) for e in f.events if e.time_ns == onset}

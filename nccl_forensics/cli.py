@@ -127,6 +127,32 @@ LIMITS = {
 }
 
 
+UNTOLD = frozenset(
+    {"output", "json_", "markdown", "events", "perfetto", "redaction_map", "lang", "exit_code"}
+    | {"workers", "quiet", "verbose", "no_progress"}
+)
+"""Options that change what is written where, and nothing of what is found."""
+
+
+def _typed() -> str:
+    """The command line, with all that decided what was found."""
+    context = click.get_current_context()
+    typed = ["nccl-forensics", str(context.info_name)]
+    rest: list[str] = []
+    for param in context.command.params:
+        name = str(param.name)
+        if context.get_parameter_source(name) is not click.core.ParameterSource.COMMANDLINE or name in UNTOLD:
+            continue
+        value = context.params[name]
+        if isinstance(param, click.Argument):
+            rest += value if isinstance(value, tuple) else [value]
+        else:
+            typed += (
+                [param.opts[0]] if isinstance(param, click.Option) and param.is_flag else [param.opts[0], str(value)]
+            )
+    return shlex.join([*typed, *(["--"] if any(r.startswith("-") and r != "-" for r in rest) else []), *rest])
+
+
 def _zone(timezone: str | None) -> tzinfo | None:
     if timezone is None:
         return None
@@ -281,8 +307,7 @@ def _run(paths: tuple[str, ...], common: Common, output: Path | None, wanted: Wa
             click.echo(f"  {row['path']}: {row['status']}: {row['reason']}", err=True)
         _fail("none of these files could be read as a log, dump or report. `nccl-forensics inspect` lists them all.", 3)
     analysis = pipeline.fingerprints(analysis)
-    command = shlex.join(["nccl-forensics", "analyze", *paths])
-    doc = document.build(analysis, command=command, timezone=common.timezone)
+    doc = document.build(analysis, command=_typed(), timezone=common.timezone)
     rows = [document.event(e) for e in analysis.events] if wanted.events is not None or hidden is not None else []
     if hidden is not None:
         doc, rows = hidden.document(doc, rows)
@@ -303,6 +328,8 @@ def _run(paths: tuple[str, ...], common: Common, output: Path | None, wanted: Wa
             pages.append((wanted.perfetto, trace.trace(doc)))
         if hidden is not None:
             texts = [page if isinstance(page, str) else json.dumps(rows) for _, page in pages]  # Parquet is no text
+            if wanted.json_ is None:
+                texts.append(json.dumps(doc))  # the page has it packed
             if left := hidden.leaks([ticket, *texts], language.words(wanted.lang)):
                 _fail(f"nothing was written: after redaction there was still an original ({', '.join(left)}).", 1)
             if output is None:

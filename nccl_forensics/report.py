@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -1827,59 +1828,17 @@ def _page(doc: Doc) -> Page:
 # --- the embedded document --------------------------------------------------------------------------------------------
 
 
-_SHORTEST_EVENT = 200
-"""Characters of JSON that an event takes at least."""
+MOST_PLAIN = 64_000
+"""Characters of JSON from which on it is packed: a page of 1,024 ranks would double."""
 
 
-def embedded(doc: Doc, limit: int) -> str:
-    """`doc` as JSON that cannot end its script element. Above `limit` characters lists are shortened, and key `cut`
-    says which: the whole is what --json writes."""
-    if len(doc["events"]) * _SHORTEST_EVENT <= limit and len(whole := _json(doc)) <= limit:
-        return whole
-    small: dict[str, Any] = dict(doc)
-    cut: dict[str, int] = {}
-
-    def shorten(key: str, rows: list[Any], keep: int) -> list[Any]:
-        if len(rows) > keep:
-            cut[key] = len(rows) - keep
-        return rows[:keep]
-
-    small["ranks"] = [_few(r) for r in doc["ranks"]]
-    small["incidents"] = [
-        {**i, **{k: [_few(r) for r in i[k]] for k in ("ranks", "waits", "groups") if k in i}} for i in doc["incidents"]
-    ]
-    important = sorted(doc["events"], key=lambda e: (not e.get("key"), e.get("role") == "context"))
-    for keep in (2000, 500, 100, 20, 0):
-        if keep * _SHORTEST_EVENT > limit:
-            continue
-        chosen = {id(e) for e in important[:keep]}
-        events = [e for e in doc["events"] if id(e) in chosen]
-        cut["events"] = len(doc["events"]) - len(events)
-        small |= {"events": events, "cut": cut}
-        for key in ("inputs", "problems", "clocks"):
-            small[key] = shorten(key, list(doc[key]), max(100, keep))
-        if len(whole := _json(small)) <= limit:
-            return whole
-    for keep in (1024, 128, 16):
-        small["ranks"] = shorten("ranks", list(small["ranks"]), keep)
-        small["hosts"] = shorten("hosts", list(doc["hosts"]), keep)
-        small["incidents"] = [
-            {**i, **{k: shorten(f"incidents.{k}", list(i[k]), keep) for k in ("ranks", "waits", "groups") if k in i}}
-            for i in small["incidents"]
-        ]
-        if len(whole := _json(small)) <= limit:
-            return whole
-    return _json({"schema": doc["schema"], "tool": doc["tool"], "cut": {"everything": 1}})
-
-
-def _few(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Lists of ranks cut at 64 entries."""
-    return {k: v[:64] if isinstance(v, list) else v for k, v in row.items()}
-
-
-def _json(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), default=list)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+def embedded(doc: Doc) -> tuple[str, str]:
+    """The whole of `doc` as (type, text) of a script element that nothing in it can end: JSON, or, where that is long,
+    base64 of zlib's format (RFC 1950), which browsers call deflate."""
+    text = json.dumps(doc, ensure_ascii=True, separators=(",", ":"), default=list)
+    if len(text) > MOST_PLAIN:
+        return "application/zlib", base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+    return "application/json", text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 # --- templates --------------------------------------------------------------------------------------------------------
@@ -1942,6 +1901,7 @@ _BUTTONS = (
     N_("Show all"),
     N_("In the drawing: + and −, ← and →, 0; drag, or turn the wheel with Ctrl."),
     N_("its row"),
+    N_("Save as JSON"),
 )
 """Texts of report.js."""
 
@@ -1966,7 +1926,7 @@ def _html(doc: Doc) -> str:
         style=style,
         script=script,
         policy=policy,
-        embedded=embedded(doc, min(110_000 + 900 * len(doc["ranks"]), 600_000)),
+        data=embedded(doc),
     )
 
 

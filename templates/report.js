@@ -43,6 +43,23 @@
     place.append(copy);
   }
 
+  // The analysis, unpacked where it is packed, as a file.
+  const data = document.getElementById("analysis");
+  const analysis = async () => {
+    if (data.type === "application/json") return new Blob([data.textContent]);
+    const bytes = Uint8Array.from(atob(data.textContent), (c) => c.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).blob();
+  };
+  if (data.type === "application/json" || "DecompressionStream" in window) {
+    document.getElementById("data").append(" ", button(say("Save as JSON"), say("Save as JSON"), "", async () => {
+      const link = make("a");
+      link.href = URL.createObjectURL(await analysis());
+      link.download = "analysis.json";
+      link.click();
+      URL.revokeObjectURL(link.href);
+    }));
+  }
+
   // Filters: every word must stand in the row; "rank:6" looks in that column alone. Escape empties.
   for (const hint of all(".hint")) hint.hidden = false;
   const filters = new Map();

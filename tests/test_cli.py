@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import random
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -406,3 +407,16 @@ def test_control_characters_of_a_log_do_not_reach_the_terminal(here: Path) -> No
         assert done.returncode == 0
         assert b"\x1b" not in done.stdout
         assert b"\x07" not in done.stdout
+
+
+def test_the_page_says_by_which_command_it_was_made(here: Path) -> None:
+    """What decided the findings, and not where they were written to."""
+    (here / "a b.log").write_bytes(XID)
+    told = ["--timezone", "+02:00", "--year", "2026", "--max-depth", "3", "--since", "2025-01-01"]
+    ended(run("analyze", "a b.log", *told, "-o", "r.html", "--json", "r.json", "--lang", "da", "--quiet"), 0)
+    command = shlex.split(json.loads((here / "r.json").read_text(encoding="utf-8"))["tool"]["command"])
+    assert command[:2] == ["nccl-forensics", "analyze"]
+    assert command[-1] == "a b.log"
+    assert sorted(command[2:-1]) == sorted(told)
+    ended(run(*command[1:], "-o", "again.html", "--json", "again.json"), 0)
+    assert (here / "again.json").read_bytes() == (here / "r.json").read_bytes()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import zlib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -65,9 +67,9 @@ def _page(name: str, lang: str) -> str:
 
 
 def _embedded(page: str) -> str:
-    found = re.search(r'<script type="application/json" id="analysis">(.*?)</script>', page, re.DOTALL)
+    found = re.search(r'<script type="application/(\w+)" id="analysis">(.*?)</script>', page, re.DOTALL)
     assert found
-    return found[1]
+    return found[2] if found[1] == "json" else zlib.decompress(base64.b64decode(found[2])).decode()
 
 
 @pytest.mark.parametrize("lang", OTHERS)

@@ -9,6 +9,7 @@ import os
 import random
 import re
 import stat
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -282,6 +283,9 @@ def everything(here: Path, pile: Path, *options: str | Path) -> dict[str, str]:
     assert result.exit_code == 0, result.output
     names = sorted(p.name for p in set(here.iterdir()) - before)
     found = {n: (here / n).read_text(encoding="utf-8") for n in names if "map" not in n}
+    (packed,) = re.findall('<script type="application/zlib" id="analysis">(.*)</script>', "\n".join(found.values()))
+    found["unpacked"] = zlib.decompress(base64.b64decode(packed)).decode()
+    assert json.loads(found["unpacked"]) == json.loads(found["r.json"])
     ended(run("analyze", pile, "-o", "x.html", "--events", "e.jsonl", "--quiet", *options), 0)
     return found | {
         "e.jsonl": (here / "e.jsonl").read_text(encoding="utf-8"),

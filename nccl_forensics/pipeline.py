@@ -134,15 +134,20 @@ class _Flood:
             if seen or len(self._seen) < MOST_SETS:
                 self._seen[hits] = seen + 1
             return self._readers_of(hits)
+        raw = line.raw
         if hits in self._told:
-            wording = hash((hits, line.raw[:LONGEST_WORDING].translate(None, _DIGITS)))
+            wording = hash((hits, raw[:LONGEST_WORDING].translate(None, _DIGITS)))
             before = self._worded.get(wording, 0)
             if before < FLOOD_WORDED and (before or len(self._worded) < MOST_SETS):
                 self._worded[wording] = before + 1
                 return self._readers_of(hits)
         self._waited[hits] += 1
-        if len(line.raw) <= LONGEST_WAITING and (hits in self._waiting or len(self._waiting) < MOST_FLOODS):
-            self._waiting.setdefault(hits, deque(maxlen=FLOOD_LAST)).append(line)
+        if len(raw) <= LONGEST_WAITING:
+            waiting = self._waiting.get(hits)
+            if waiting is None and len(self._waiting) < MOST_FLOODS:
+                waiting = self._waiting[hits] = deque(maxlen=FLOOD_LAST)
+            if waiting is not None:
+                waiting.append(line)
         return None
 
     def told(self, line: Line) -> None:

@@ -53,12 +53,14 @@ UNREAD = "unread"
 class Window:
     """The part of a file that is in memory. Valid only while its region is worked on."""
 
-    __slots__ = ("buffer", "end", "path", "state")
+    __slots__ = ("buffer", "end", "path", "returns", "state")
 
     def __init__(self, path: str, size: int = NEIGHBOURS + REGION + NEIGHBOURS) -> None:
         self.path = path
         self.buffer = bytearray(size)
         self.end = 0
+        self.returns = True
+        """Whether a '\\r' may be in the buffer; most logs have none, and then it need not be looked for."""
         self.state: dict[str, Any] = {}
         """For prefixes.py: what it learned about this file's lines (their shape), from one line to the next."""
 
@@ -67,6 +69,10 @@ class Window:
         buffer = self.buffer
         near = NEAR if NEAR < LONGEST else LONGEST
         low = at - near if at > near else 0
+        if not self.returns:
+            start, end = buffer.rfind(b"\n", low, at) + 1, buffer.find(b"\n", at, at + near)
+            if start and 0 <= end < self.end:
+                return start, end
         start = buffer.rfind(b"\n", low, at)
         start = max(start, buffer.rfind(b"\r", start if start > 0 else low, at)) + 1
         if not start:
@@ -329,8 +335,6 @@ class _LineEnds:
         self._numpy: Any = None
 
     def __call__(self, buffer: bytearray, start: int, end: int) -> int:
-        if end - start < NEAR:
-            return buffer.count(b"\n", start, end)
         self._seen_bytes += end - start
         if self._seen_bytes < COUNTED_BYTES:
             return buffer.count(b"\n", start, end)
@@ -515,6 +519,7 @@ class Scanner:
                 ended = not got
                 have += got or 0
             window.end = have
+            window.returns = buffer.find(b"\r", 0, have) >= 0
             if ended:
                 limit = have
             else:
@@ -540,8 +545,11 @@ class Scanner:
                     if often is not None and early > often.first:
                         late.append((start, end, ids))
                         continue
-                number += count(buffer, counted, start)
-                counted = max(counted, start)
+                if start > counted:
+                    number += (
+                        buffer.count(b"\n", counted, start) if start - counted < NEAR else count(buffer, counted, start)
+                    )
+                    counted = start
                 yield Line(window, number, start, end, self._hits(ids))
             number += count(buffer, counted, limit)
             if tail is not None and dense:

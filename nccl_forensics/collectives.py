@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nccl_forensics import words
+from nccl_forensics import lateness, words
 from nccl_forensics.dumps import COMPLETED, P2P, RETIRED, STARTED, Call, Dump, Ints
 from nccl_forensics.dumps import dump_of as dump_of
 from nccl_forensics.identify import likely_world
@@ -118,6 +118,15 @@ class _Member:
     def created_ns(self, seq: int) -> int | None:
         row = self.row(seq)
         return int(self.dump.created_ns[row]) or None if row is not None else None
+
+
+def _spans(member: _Member) -> lateness.Spans:
+    """Its completed collectives; of several entries with one number the last."""
+    rows, seqs = member.all_rows, member.all_seqs
+    last = np.append(seqs[1:] != seqs[:-1], True) if len(seqs) else np.zeros(0, np.bool_)
+    kept = last & (member.dump.completed_ns[rows] > 0) & (member.dump.created_ns[rows] > 0)
+    rows, dump = rows[kept], member.dump
+    return lateness.Spans(seqs[kept], dump.created_ns[rows], dump.started_ns[rows], dump.completed_ns[rows])
 
 
 def _done(dump: Dump) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -1198,6 +1207,11 @@ class _Verdict:
         self._next: dict[int, set[int]] = {}
 
     def judge(self) -> None:
+        self._judge()
+        if not self.suspects:
+            self._always_late()
+
+    def _judge(self) -> None:
         job = self.job
         if any(group.stale for group in job.groups.values()) or _older_by_p2p(job):
             # Peers completed what these ranks' dumps don't hold: the job moved on while they were written.
@@ -1720,6 +1734,29 @@ class _Verdict:
             f"({_shape(group.op(group.seq or 0))}) and none completed it; the dumps tell nobody from the others."
         )
         self._add((), "fabric_error", 0.5, says, group, _witnesses(group, group.seq or 0, group.arrived))
+
+    def _always_late(self) -> None:
+        """Nobody holds the others up for good, but one rank comes last again and again."""
+        found: dict[Key, tuple[lateness.Late, tuple[int, ...]]] = {}
+        for key, group in self.job.groups.items():
+            if set(group.members) == set(group.ranks) and all(x.strict for x in group.members.values()):
+                late = lateness.chronic({rank: _spans(member) for rank, member in group.members.items()})
+                if late is not None:
+                    found[key] = late, group.ranks
+        culprit = lateness.culprit(found) if found else None
+        if culprit is None:
+            return
+        group, late = self.job.groups[culprit[0]], culprit[1]
+        side = "It called them late" if late.side == "cpu" else "It called them in time, and its GPU started them late"
+        says = (
+            f"Rank {late.rank} came last to {late.count:,} collectives of group {group.label}, from number "
+            f"{late.since_seq:,} on, {words.duration(late.by_ns / 1e9)} after the others (median). {side}."
+        )
+        member = group.members[late.rank]
+        text = f"group {group.label}, collective {late.since_seq}: from here on it comes last"
+        witnesses = (_evidence(member, member.row(late.since_seq), text),)
+        detail: dict[str, Detail] = {"late_ms": late.by_ns // 10**6, "side": late.side, "since_seq": late.since_seq}
+        self._add((late.rank,), "rank_slow", WEAK + 0.5, says, group, witnesses, detail)
 
     def _flag(self, group: _Standing, rank: int, seq: int) -> bool:
         row = group.members[rank].row(seq)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from nccl_forensics import catalog, words
 from nccl_forensics.model import Action, GroupState, Hypothesis, Verdict
@@ -10,6 +10,9 @@ from nccl_forensics.rules import Case, text
 
 MOST_ACTIONS = 5
 MOST_MISSING = 6
+COLLECT = "`nccl-forensics collect-script > collect.sh`, then `sudo sh collect.sh` there"
+LONG_LEAD = 160
+"""Characters of a summary's first sentence that leave no room for more. Our judgement of what is read at a glance."""
 
 
 def title(cause: str) -> str:
@@ -25,12 +28,16 @@ def who(verdict: Verdict) -> str:
     if verdict.gpus and len(verdict.gpus) <= 8 and verdict.cause in GPU_CAUSES:
         addresses = [g.pci for g in verdict.gpus if g.pci]
         if addresses:
-            parts.append(("GPU " if len(addresses) == 1 else "GPUs ") + words.listing(addresses))
+            parts.append(_cards(addresses))
     text_ = ", ".join(parts)
     if verdict.hosts:
         hosts = words.listing(verdict.hosts) if len(verdict.hosts) <= 4 else words.count(len(verdict.hosts), "host")
         text_ = f"{text_} on {hosts}" if text_ else f"host {hosts}"
     return text_
+
+
+def _cards(addresses: Sequence[str]) -> str:
+    return ("GPU " if len(addresses) == 1 else "GPUs ") + words.listing(addresses)
 
 
 GPU_CAUSES = frozenset(
@@ -71,7 +78,8 @@ def summary(verdict: Verdict, top: Hypothesis | None, case: Case) -> str:
         who_waits = f" {words.ranks(reporters).capitalize()} reported it; reporting is not guilt." if reporters else ""
         open_ = verdict.cannot_exclude
         dark = _undumped(open_, case)
-        why = ": nothing of them is in the files" if set(dark) == set(open_) else ""
+        them = "it" if len(open_) == 1 else "them"
+        why = f": nothing of {them} is in the files" if set(dark) == set(open_) else ""
         rest = f" {words.ranks(open_).capitalize()} cannot be excluded{why}." if open_ else ""
         seen = next((f.says for h in (top,) if h for f in h.findings if f.inference and not f.ranks), "")
         if seen:
@@ -81,13 +89,15 @@ def summary(verdict: Verdict, top: Hypothesis | None, case: Case) -> str:
     own = [f for f in top.findings if f.cause == top.cause and f.weight > 0]
     lead = max(own, key=lambda f: f.weight).says if own else f"{title(verdict.cause)} ({who(verdict)})"
     placed = [f for f in top.findings if f.cause != top.cause and f.cause in LOCATES and f.weight > 0]
-    second = max(placed, key=lambda f: f.weight).says if placed else ""
+    second = max(placed, key=lambda f: f.weight).says if placed and len(lead) <= LONG_LEAD else ""
     if stuck and not waiting and not verdict.ranks:
         waiting = f" The job stopped in {stuck}."
+    if len(lead) > LONG_LEAD:
+        lead = lead.partition(". ")[0]  # the rest stands in the evidence
     said = [f"{lead.rstrip('.')}."]
     if second:
         said.append(f"{second.rstrip('.')}.")
-    if second or top.cause in LOCATES:
+    if placed or top.cause in LOCATES:
         waiting = ""
     text_ = " ".join(map(words.sentence, said))
     begin = f"{when}: " if when else ""
@@ -121,7 +131,7 @@ def actions(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[Actio
     names = {
         "host": words.listing(verdict.hosts) or "the host",
         "gpu": gpu.pci if gpu and gpu.pci else "ADDRESS",
-        "at_gpu": f" (GPU {words.listing(g.pci for g in verdict.gpus if g.pci)})" if gpu else "",
+        "at_gpu": f" ({_cards([g.pci for g in verdict.gpus if g.pci])})" if gpu else "",
         "index": str(gpu.index) if gpu and gpu.index is not None else "INDEX",
         "rank": words.ranks(verdict.ranks).removeprefix("rank ").removeprefix("ranks ") if verdict.ranks else "N",
         "who": words.ranks(verdict.ranks) if verdict.ranks else "the missing rank",
@@ -186,14 +196,14 @@ def missing(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[str, 
         )
     if dumps and (dark := _undumped(verdict.cannot_exclude, case)):
         found.append(
-            f"the Flight Recorder dumps of {words.ranks(dark)}; without them these ranks can be neither blamed nor "
-            f"cleared"
+            f"the Flight Recorder {'dump' if len(dark) == 1 else 'dumps'} of {words.ranks(dark)}, to blame or to clear "
+            f"{'it' if len(dark) == 1 else 'them'}"
         )
     if case.job and not kernel:
         host = words.listing(verdict.hosts) if verdict.hosts else "every host of the job"
         found.append(
-            f"the kernel log of {host}: `sudo journalctl -k -b -o short-iso-precise > kernel-$(hostname).log`, "
-            f"or `sudo nvidia-bug-report.sh`"
+            f"the kernel log of {host}: {COLLECT}, or `sudo journalctl -k -b -o short-iso-precise > "
+            f"kernel-$(hostname).log`"
         )
     if verdict.gpus and not verdict.ranks and case.job:
         found.append(
@@ -206,8 +216,8 @@ def missing(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[str, 
         and verdict.cause in ("rank_not_arrived", "process_missing", "rank_slow", "rank_busy")
     ):
         found.append(
-            f"a stack of {words.ranks(verdict.ranks)} while it hangs: `py-spy dump --native --pid PID`, and its "
-            f"own complete log"
+            f"a stack and the complete log of {words.ranks(verdict.ranks)}: `py-spy dump --native --pid PID` during "
+            f"the hang"
         )
     if not case.job and verdict.status != "undetermined":
         found.append("the log of the training job (all ranks), to say which rank this stopped and when")

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_pages_in_a_browser(tmp_path: Path) -> None:
-    """All made-up pages with BROWSER_PAGES=all; by default the three that hold every part."""
+    """All made-up pages with BROWSER_PAGES=all, else the three that hold every part; and one in German, its data packed."""
     names = (
         sorted(report_docs.ALL)
         if os.environ.get("BROWSER_PAGES") == "all"
@@ -38,8 +38,9 @@ def test_pages_in_a_browser(tmp_path: Path) -> None:
     )
     for name in names:
         (tmp_path / f"{name}.html").write_text(report.html(report_docs.ALL[name]()), encoding="utf-8")
+    (tmp_path / "packed.html").write_text(report.html(report_docs.large(64), "de"), encoding="utf-8")
     done = subprocess.run(
-        ["node", str(HERE / "check.mjs"), *(str(tmp_path / f"{name}.html") for name in names)],
+        ["node", str(HERE / "check.mjs"), *map(str, sorted(tmp_path.glob("*.html")))],
         capture_output=True,
         text=True,
         timeout=600,

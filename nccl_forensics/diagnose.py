@@ -71,6 +71,8 @@ STANDS_ALONE = 1.5
 """Log-odds of its own lines from which on a cause gains by its place without reserve. Our judgement."""
 WORTH_CITING = 0.5
 """Log-odds below which a finding of a swallowed hypothesis is not shown as evidence. Our judgement."""
+EXPLAINS = 0.7
+"""Log-odds from which on a hypothesis may take another one's findings over. Our judgement."""
 WORTH_AN_INCIDENT = 0.95
 """Log-odds that a host's own lines need to be an incident without any job. Our judgement."""
 SEPARATE_S = 3600
@@ -316,12 +318,22 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
             draft.bonus += sure * weight("place_by_count") * _stands(draft)
             draft.borrowed += shown
     kept: list[_Draft] = []
+    strong: dict[str, list[_Draft]] = defaultdict(list)
+    on_rank: dict[int, list[_Draft]] = defaultdict(list)
+    for draft in drafts:
+        if draft.total() > EXPLAINS:
+            strong[draft.cause].append(draft)
+            for rank in draft.ranks:
+                on_rank[rank].append(draft)
     for draft in sorted(drafts, key=lambda d: -d.total()):
+        beside = [other for cause in sorted(SAME_STORY.get(draft.cause, ())) for other in strong[cause]]
+        if draft.cause in advice.LOCATES:
+            beside += [other for rank in sorted(draft.ranks) for other in on_rank[rank]]
         explained = [
             other
-            for other in drafts
+            for other in beside
             if other is not draft
-            and other.total() > 0.7
+            and other.total() > EXPLAINS
             and _same_subject(draft, other)
             and (
                 other.cause in SAME_STORY.get(draft.cause, ())

@@ -74,11 +74,15 @@ def _row(says: str, event: Event | None) -> dict[str, object]:
     }
 
 
-def _switches(name: str, value: str, event: Event, version: Version | None, recorder: str) -> str | None:
+def _switches(
+    name: str, value: str, event: Event, version: Version | None, recorder: str, *, dumped: bool
+) -> str | None:
     """What is wrong with one setting, in a sentence."""
     old = version is not None and version < RENAMED
     right = "NCCL_ASYNC_ERROR_HANDLING" if old else "TORCH_NCCL_ASYNC_ERROR_HANDLING"
     if name == "flight_recorder" and value == "off":
+        if dumped:
+            return None  # the dumps prove that it was on: a stack trace is missing for other reasons, too
         return f"The Flight Recorder was off, so nobody can see which rank did not come. Switch it on: {recorder}."
     if name in ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE") and value.isdigit():
         if int(value) == 0:
@@ -168,7 +172,7 @@ def contributing(case: Case, version: Version | None, recorder: str) -> Iterator
     seen: set[str] = set()
     for event in case.of("setting"):
         name, value = text(event, "name") or "", str(event.details.get("value") or "")
-        says = _switches(name, value, event, version, recorder)
+        says = _switches(name, value, event, version, recorder, dumped=bool(case.collectives.counters))
         if says is not None and name not in seen:
             seen.add(name)
             yield _row(says, event)

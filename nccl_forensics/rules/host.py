@@ -14,7 +14,8 @@ from nccl_forensics.rules import ONE_START, SECOND, Case, at, number, rule, text
 
 GPU_FAMILIES = frozenset({"pcie", "nvidia"})
 """Families of kernel.toml that rules/gpu.py weighs."""
-GPU_CAUSES = frozenset({"gpu_off_bus", "gpu_firmware", "gpu_other", "pcie_link", "psu_rail_loss"})
+OF_CARDS = frozenset({"gpu_off_bus", "gpu_firmware", "gpu_other", "pcie_link", "psu_rail_loss"})
+"""Causes in those families that it weighs; theirs of other causes are weighed here."""
 
 
 GONE_WORDS = {
@@ -43,7 +44,7 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
         family = _families().get(event.kind)
         if family is None or event.role not in ("cause", "symptom") or event.cause is None:
             continue
-        if family in GPU_FAMILIES and event.cause in GPU_CAUSES:
+        if family in GPU_FAMILIES and event.cause in OF_CARDS:
             continue
         groups[event.cause, event.host].append(event)
     for (cause, host), inside in groups.items():

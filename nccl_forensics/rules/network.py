@@ -32,6 +32,10 @@ def own_port(case: Case) -> Iterator[Finding]:
         )
 
 
+FIRST_CALLS = 3
+"""A collective with a higher number is not the first traffic: earlier ones got through. Our judgement."""
+
+
 def _peer(event: Event) -> str | None:
     peer = text(event, "peer")
     return peer.split("<", 1)[0] if peer else None
@@ -46,14 +50,16 @@ def completions(case: Case) -> Iterator[Finding]:
     peers = Counter(p for e in errors if (p := _peer(e)))
     reporters = {e.host for e in errors if e.host}
     starts = case.of("nccl-init")
-    progressed = any(e.kind == "progress" for e in case.events)
+    progressed = any(e.kind == "progress" for e in case.events) or any(
+        (number(e, "seq") or 0) > FIRST_CALLS for e in case.of("watchdog-timeout", "pg-async")
+    )
     own = {e.host for e in case.of("nccl-ib-event")}
     if starts and not progressed and not own:
         yield Finding(
             cause="nccl_setup",
-            says="Retries ran out on the first traffic after set-up, on both sides: these adapters cannot talk to each "
-            "other as configured (GID index, routing, flow control)",
-            weight=weight("set_up") + weight("first_traffic"),
+            says="Retries ran out on the first traffic after set-up: these adapters cannot talk to each other as "
+            "configured (GID index, routing, flow control)",
+            weight=weight("set_up") + (weight("first_traffic") if len(errors) > 1 else weight("one_witness")),
             events=errors[:2],
             detail="roce",
             inference=True,
@@ -99,18 +105,23 @@ def peer_went_away(case: Case) -> Iterator[Finding]:
     ranks = {e.rank for e in inside if e.rank is not None}
     others = {e.host for e in inside if e.rank is None and e.host}
     witnesses = words.ranks(ranks).capitalize() if ranks else words.count(len(others) or 1, "host").capitalize()
+    ranks_there = case.known.ranks_on(full)
     if host in logs or host in spoke:
-        yield from _went_without_a_word(case, full, inside, witnesses)
+        cause, says, more, shown = _went_without_a_word(case, full, inside, ranks_there) or (None, "", 0.0, [])
+    else:
+        cause, shown = ("node_lost" if lost_store else "process_missing"), lost_store[:1]
+        gone = ", whose launcher went away too: everything there vanished, the host or its processes"
+        says = f"{gone if lost_store else ''}; nothing of that host is in the pile"
+        more = weight("launcher_gone" if lost_store else "peer_unexplained")
+    if cause is None:
         return
     yield Finding(
-        cause="node_lost" if lost_store else "process_missing",
-        says=f"{witnesses} lost the connection to {full}"
-        + (", whose launcher went away too: everything there vanished, the host or its processes" if lost_store else "")
-        + "; nothing of that host is in the pile",
-        weight=weight("peer_gone") + weight("launcher_gone" if lost_store else "peer_unexplained"),
-        ranks=case.known.ranks_on(full),
+        cause=cause,
+        says=f"{witnesses} lost the connection to {full}{says}",
+        weight=weight("peer_gone") + more,
+        ranks=ranks_there,
         hosts=(full,),
-        events=(inside[0], *lost_store[:1]),
+        events=(inside[0], *shown),
         inference=True,
         onset_ns=inside[0].time_ns,
     )
@@ -151,17 +162,18 @@ def store_or_setup(case: Case) -> Iterator[Finding]:
         )
 
 
-def _went_without_a_word(case: Case, host: str, inside: list[Event], witnesses: str) -> Iterator[Finding]:
-    """Its logs are here, and no process of it says anything of an end that all the others saw: the host stopped."""
+def _went_without_a_word(
+    case: Case, host: str, inside: list[Event], ranks: tuple[int, ...]
+) -> tuple[str, str, float, list[Event]] | None:
+    """(cause, words, log-odds, lines) of a host whose logs are here and tell nothing of an end that all others saw."""
     theirs = [e for e in case.events if e.host and same_host(e.host, host)]
-    ranks = case.known.ranks_on(host)
     if (
         len({e.rank for e in inside if e.rank is not None}) < 2
         or any(e.kind in JOB_KINDS and e.role != "context" for e in theirs)
         or any(e.rank in ranks and e.role in ("cause", "symptom") for e in case.events)
         or any(e.role == "cause" and not other_matter(case, e) and case.timing(e)[0] > -2 for e in theirs)
     ):
-        return
+        return None
     starts = [
         e for e in theirs if e.kind == "boot-start" and e.details.get("orderly") is not True and not _first(case, e)
     ]
@@ -170,29 +182,14 @@ def _went_without_a_word(case: Case, host: str, inside: list[Event], witnesses: 
         for e in case.events
         if e.kind != "nccl-init"
     ) or any(r.format == "job-log" and r.host and same_host(r.host, host) for r in case.rows)
-    if not starts and not heard:
-        yield Finding(
-            cause="process_missing",
-            says=f"{witnesses} lost the connection to {host}; what the job wrote there is not in the pile",
-            weight=weight("peer_gone") + weight("peer_unexplained"),
-            ranks=ranks,
-            hosts=(host,),
-            events=(inside[0],),
-            inference=True,
-            onset_ns=inside[0].time_ns,
-        )
-        return
-    yield Finding(
-        cause="node_lost",
-        says=f"{witnesses} lost the connection to {host}, whose processes stopped without a word of their own"
-        + (", and the host started anew" if starts else ""),
-        weight=weight("peer_gone") + (weight("whole_host") if starts else 0.0),
-        ranks=ranks,
-        hosts=(host,),
-        events=(inside[0], *starts[:1]),
-        inference=True,
-        onset_ns=inside[0].time_ns,
-    )
+    if starts:
+        says = ", whose processes stopped without a word of their own, and the host started anew"
+        return "node_lost", says, weight("whole_host"), starts[:1]
+    if heard:  # it may live, and only its log be cut
+        says = ", whose processes stopped without a word of their own"
+        return "node_lost", says, weight("log_may_be_cut"), []
+    says = "; what the job wrote there is not in the pile"
+    return "process_missing", says, weight("peer_unexplained"), []
 
 
 def _first(case: Case, start: Event) -> bool:

@@ -65,6 +65,10 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
                 ranks.add(event.rank)
             elif pid is not None and (rank := case.known.rank_of_pid(host, pid)) is not None:
                 ranks.add(rank)
+        if cause == "host_oom_kill" and any(
+            e.rank in ranks and number(e, "code") in (-9, 137) for e in case.of("exit")
+        ):
+            shift, why = max(shift, 0.0), None if shift < 0 else why  # the launcher saw that very process end so
         recovered = cause == "nic_link_down" and _recovered(case, first)
         echo = (
             cause == "nic_link_down" and {e.kind for e in strong or near} <= KEEP_ALIVE and _stalled_before(case, first)

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_pages_in_a_browser(tmp_path: Path) -> None:
-    """All made-up pages with BROWSER_PAGES=all, else the three that hold every part; and one in German, its data packed."""
+    """Pages that hold every part, one in German with packed data; all made-up ones with BROWSER_PAGES=all."""
     names = (
         sorted(report_docs.ALL)
         if os.environ.get("BROWSER_PAGES") == "all"

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,87 @@ def test_document_keeps_the_contract(run: Run) -> None:
         assert verdict["status"] == ("undetermined", "suspected", "identified")[level]
         assert verdict["status"] != "undetermined" or not verdict["culprit_ranks"]
         assert {e["source"] for e in verdict["evidence"]} <= set(paths)
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+
+
+def _truth(case: Path) -> dict[str, Any]:
+    """The case's expected.json; that of the shared case where the bundled copy leaves out the events."""
+    own: dict[str, Any] = json.loads((case / "expected.json").read_text(encoding="utf-8"))
+    whole = SHARED / case.parent.name / case.name / "expected.json"
+    if "events" not in own and whole.is_file():
+        own = json.loads(whole.read_text(encoding="utf-8"))
+    return own
+
+
+def _timed_runs() -> list[Run]:
+    return [r for r in RUNS if any("time" in e or "after" in e for e in _truth(r.case).get("events", ()))]
+
+
+def _told(truth: dict[str, Any]) -> dict[str, Any]:
+    """File → what a case says of the time stamps in it."""
+    files = truth.get("files")
+    return files if isinstance(files, dict) else {}
+
+
+def _timed_doc(run: Run, truth: dict[str, Any]) -> dict[str, Any]:
+    """The document of a run; with the year and the zone that its file does not write, where the case tells them."""
+    told = _told(truth).get(run.files[0]) if len(run.files) == 1 else None
+    if told is None:
+        return doc_of(run)
+    zone = re.search(r"^\w+/\w+|(?<==)[+-]\d\d:\d\d", told["tz"] or "")
+    analysis = pipeline.analyze(run.paths, zone=parse_zone(zone[0]) if zone else None, year=truth["year"])
+    made: dict[str, Any] = json.loads(json.dumps(document.build(analysis)))
+    return made
+
+
+def _is_it(have: dict[str, Any], want: dict[str, Any], files: Iterable[str]) -> bool:
+    """Is it this event, at this place where the case states one?"""
+    lines = want.get("lines") or ([want["line"]] if "line" in want else None)
+    if lines is not None:
+        name = want.get("file")
+        return have["line"] in lines and (name is None or have["source"].endswith(name)) and have["kind"] != "host-name"
+    pci = want.get("pci")
+    same = have["kind"] == want["id"] if "id" in want else have["fields"].get("xid") == want["xid"]
+    return same and (pci is None or have["gpu_pci"] in (pci, None))
+
+
+def _amiss_by_s(have: dict[str, Any], want: dict[str, Any]) -> float:
+    """How far the true time lies outside the error bar."""
+    read, true = (datetime.fromisoformat(x["time"].replace("Z", "+00:00")) for x in (have, want))
+    return abs((read - true).total_seconds()) - (have["time_uncertainty_s"] or 0)
+
+
+ROUNDED_S = 0.001
+"""Cases state times rounded to the resolution of the file."""
+
+
+@pytest.mark.parametrize("run", [pytest.param(r, id=r.name) for r in _timed_runs()])
+def test_every_event_has_its_true_time(run: Run) -> None:
+    """Within its error bar; and no time where the file alone tells none."""
+    truth = _truth(run.case)
+    doc = _timed_doc(run, truth)
+    told = _told(truth).get(run.files[0], {}) if len(run.files) == 1 else {}
+    timeless = "uptime only" in told.get("absolute_time", "")
+    met = 0
+    for want in truth["events"]:
+        if not run.whole and "file" in want and want["file"] not in run.files:
+            continue
+        found = [e for e in doc["events"] if _is_it(e, want, run.files)]
+        timed = [e for e in found if e["time"] is not None]
+        if want.get("time") is None and "after" in want:
+            for event in timed:
+                assert event["time_basis"] == "neighbour"
+                assert _amiss_by_s(event, {"time": want["after"]}) <= ROUNDED_S
+                assert _amiss_by_s(event, {"time": want["before"]}) <= ROUNDED_S
+        elif want.get("time") is None or timeless:
+            assert timed == [], want
+        elif found or "lines cut" not in told.get("format", ""):
+            assert timed, want
+            assert min(_amiss_by_s(e, want) for e in timed) <= ROUNDED_S, want
+        met += len(found)
+    assert met
 
 
 def _words(text: str) -> list[str]:

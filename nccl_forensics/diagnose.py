@@ -303,6 +303,8 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
                 draft.ranks |= late  # it may strike many, and it struck this one
                 draft.bonus += sure * weight("place_of_many") * _stands(draft)
                 draft.borrowed += shown
+        elif (users := _likely_ranks(draft, case)) and not users & late:
+            draft.bonus += weight("other_rank") / 2  # as far as anything tells, others ran on these cards
         elif on_host and late <= on_host:
             if not draft.gpus or len(draft.gpus) == len(late):
                 # If the same story is told of one of them (a SIGKILL beside the kernel's OOM kill), it is that one.
@@ -312,7 +314,7 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
             draft.borrowed += shown
         elif on_host and not (late & on_host) and late <= placed:
             draft.bonus += weight("other_rank") / 2
-        elif alone and len(draft.gpus) == len(late) and not late & placed:
+        elif alone and len(draft.gpus) == len(late) and not late & (placed | case.known.disputed):
             # Exactly as many GPUs were lost as ranks never came: the map is missing, the story is one.
             draft.ranks |= late
             draft.bonus += sure * weight("place_by_count") * _stands(draft)
@@ -350,6 +352,12 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
             continue
         kept.append(draft)
     return kept
+
+
+def _likely_ranks(draft: _Draft, case: Case) -> set[int]:
+    """Who ran on its cards, as far as their numbers hint at it."""
+    likely = {case.known.likely_rank_of_gpu(g.host, g.pci) for g in draft.gpus}
+    return {r for r in likely if r is not None}
 
 
 def _waits(draft: _Draft) -> bool:

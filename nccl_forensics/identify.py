@@ -53,6 +53,12 @@ class Identities:
     """As a log states it; None if none does."""
     devices_chosen: bool = False
     """Some line sets CUDA_VISIBLE_DEVICES or a device order, so that indices are no local ranks."""
+    visible: Mapping[str | None, tuple[str, ...]] = field(default_factory=dict)
+    """Host → the cards that its processes see, as UUIDs or indices of nvidia-smi, where files tell in which order."""
+    disputed: frozenset[int] = frozenset()
+    """Ranks of which files say different hosts or cards: two jobs in one pile, or two runs."""
+    machines: frozenset[str] = frozenset()
+    """Short names of hosts that wrote files of their own; other names of ranks' hosts can be containers'."""
     stated: bool = False
     """The user said who ran where (`--hosts`)."""
     problems: tuple[Problem, ...] = ()
@@ -72,16 +78,41 @@ class Identities:
         return found.pop() if len(found) == 1 else None
 
     def likely_rank_of_gpu(self, host: str | None, pci: str | None) -> int | None:
-        """The rank whose local rank is this GPU's index: so unless devices were shuffled or hidden. Only a hint."""
+        """The rank that uses this card if rank n of a node uses the n-th card that it sees. Only a hint.
+
+        On a host that has no ranks by its own name, the only rank in a container that has a card at this address.
+        """
         gpu = self.gpu(host, pci) if pci else None
-        if gpu is None or gpu.index is None or self.devices_chosen:
+        if gpu is None or host is None:
             return None
+        alone = self.machines == {short(host)} and not any(p.host for p in self.ranks.values())
+        if not alone and not self.ranks_on(host):
+            return self._in_container(host, gpu)
+        seen = next((cards for name, cards in self.visible.items() if same_host(name, host)), None)
+        if seen is None and not self.devices_chosen and gpu.index is not None:
+            place: int | None = gpu.index
+        else:
+            places = [n for n, card in enumerate(seen or ()) if _is_card(card, gpu)]
+            place = places[0] if len(places) == 1 else None
         found = [
             r
             for r, p in self.ranks.items()
-            if p.gpu is None and p.local_rank == gpu.index and p.host and same_host(p.host, host)
+            if place is not None
+            and p.gpu is None
+            and p.local_rank == place
+            and (alone or p.host)
+            and same_host(p.host, host)
         ]
-        return found[0] if len(found) == 1 and host is not None else None
+        return found[0] if len(found) == 1 else None
+
+    def _in_container(self, host: str, gpu: Gpu) -> int | None:
+        if short(host) not in self.machines:
+            return None
+        found = self._ranks_by.get(("pci", gpu.pci), [])
+        if len(found) != 1 or any(p.gpu is None or p.gpu.pci is None for p in self.ranks.values()):
+            return None  # a rank whose card is not known can be the one
+        name = self.ranks[found[0]].host
+        return found[0] if name is not None and short(name) not in self.machines else None
 
     def rank_of_pid(self, host: str | None, pid: int | None) -> int | None:
         """The rank with this process id, if exactly one can have it. Container and host pids differ: only a hint."""
@@ -99,6 +130,13 @@ class Identities:
                     if gpu.pci == pci:
                         return gpu if gpu.host or not host else replace(gpu, host=host)
         return Gpu(host=host, pci=pci)
+
+
+def _is_card(card: str, gpu: Gpu) -> bool:
+    """Does an item of CUDA_VISIBLE_DEVICES mean this card? CUDA takes a UUID's beginning for the whole."""
+    if card.isdigit():
+        return gpu.index == int(card)
+    return len(card) > len("GPU-") and gpu.uuid is not None and gpu.uuid.lower().startswith(card.lower())
 
 
 def same_host(a: str | None, b: str | None) -> bool:
@@ -307,10 +345,11 @@ def identify(
             if value is not None:
                 claims[rank][key][value] += weight
 
+    machines = frozenset(short(r.host) for r in _of_hosts(rows, sources) if r.host)
     for rank, place in (hosts or {}).items():
-        claim(rank, 10_000, host=place.host, local_rank=place.local_rank, pci=place.gpu.pci if place.gpu else None)
+        claim(rank, HOSTS_FILE, host=place.host, local_rank=place.local_rank, pci=place.gpu.pci if place.gpu else None)
         if place.gpu and place.gpu.index is not None:
-            claim(rank, 10_000, index=place.gpu.index)
+            claim(rank, HOSTS_FILE, index=place.gpu.index)
     worlds: Counter[int] = Counter()
     init = [e for e in events if e.kind == "nccl-init"]
     sizes = [size for e in init if isinstance(size := e.details.get("nranks"), int) and size <= MOST_RANKS]
@@ -344,7 +383,9 @@ def identify(
         if named is not None and where is not None:
             claim(named, 1, host=canonical.get(short(where), where), local_rank=local)
 
+    problems += _contradicted(hosts or {}, claims, machines)
     ranks: dict[int, Place] = {}
+    disputed: set[int] = set()
     for rank, fields in sorted(claims.items()):
         chosen: dict[str, object] = {}
         for key, votes in fields.items():
@@ -353,6 +394,8 @@ def identify(
                 if key == "host" and same_host(str(best), str(rest[0][0])):
                     chosen[key] = best
                     continue
+                if key in ("host", "pci"):
+                    disputed.add(rank)
                 problems.append(
                     Problem(
                         says=f"Rank {rank}: the files disagree on its {key} ({best} or {rest[0][0]}); neither is used."
@@ -362,21 +405,102 @@ def identify(
             chosen[key] = best
         ranks[rank] = _place(chosen, gpus)
     _last_one(ranks, events, canonical, widest)
-    machines = {h for h in (*(r.host for r in rows), *(e.host for e in events)) if h}
+    spoken = {h for h in (*(r.host for r in rows), *(e.host for e in events)) if h}
 
     def cards(host: str | None) -> int:
         """How many GPUs it has, as far as files tell."""
         return max((len(g) for name, g in gpus.items() if same_host(name, host)), default=0)
 
-    _same_node(ranks, _everyone(ranks, events, also, widest), machines, cards)
+    _same_node(ranks, _everyone(ranks, events, also, widest), spoken, cards)
     return Identities(
         ranks=ranks,
         gpus=gpus,
         world_size=worlds.most_common(1)[0][0] if worlds else _listed_world(hosts or ()),
         stated=bool(hosts),
-        devices_chosen=any(e.kind == "setting" and str(e.details.get("name", "")).startswith("CUDA_") for e in events),
+        devices_chosen=_devices_chosen(events),
+        visible=_visible(events, sources, canonical),
+        disputed=frozenset(disputed),
+        machines=machines,
         problems=tuple(problems),
     )
+
+
+def _of_hosts(
+    rows: Sequence[InputRow], sources: Mapping[str, tuple[str | None, int | None, int | None, int | None]]
+) -> Iterator[InputRow]:
+    """The files that a host wrote about itself, with its name."""
+    for row in rows:
+        if row.format in OF_ONE_HOST:
+            yield replace(row, host=sources[row.path][0])
+
+
+HOSTS_FILE = 10_000
+"""What the user's word weighs."""
+
+
+def _contradicted(
+    hosts: Mapping[int, Place], claims: Mapping[int, dict[str, Counter[object]]], machines: Collection[str]
+) -> Iterator[Problem]:
+    """Where the pile puts a rank on another machine than `--hosts` does; then neither is used.
+
+    A name that neither the list nor a host's own file knows is a container's, and the user says whose.
+    """
+    listed = {short(p.host) for p in hosts.values() if p.host} | set(machines)
+    for rank in hosts:
+        for key in ("host", "pci"):
+            votes = claims[rank].get(key, Counter())
+            word = next((v for v, weight in votes.items() if weight >= HOSTS_FILE), None)
+            others = {str(v): n for v, n in votes.items() if v != word}
+            if key == "host":
+                others = {v: n for v, n in others.items() if short(v) in listed and not same_host(v, str(word))}
+            if word is None or not others:
+                continue
+            other = max(others, key=others.__getitem__)
+            what = "" if key == "host" else "the card "
+            yield Problem(says=f"Rank {rank}: --hosts says {what}{word}, the files say {other}; neither is used.")
+            del claims[rank][key]
+            claims[rank].pop("pci", None)
+
+
+def _choices(events: Iterable[Event], name: str) -> Iterator[tuple[Event, str]]:
+    for event in events:
+        value = event.details.get("value")
+        if event.kind == "setting" and event.details.get("name") == name and isinstance(value, str):
+            yield event, value
+
+
+def _devices_chosen(events: Sequence[Event]) -> bool:
+    """Does some line hide or turn round devices? 0,1,2 … does neither."""
+    lists = [value.split(",") for _, value in _choices(events, "CUDA_VISIBLE_DEVICES")]
+    return any(cards != [str(n) for n in range(len(cards))] for cards in lists) or any(
+        True for _ in _choices(events, "CUDA_DEVICE_ORDER")
+    )
+
+
+def _visible(
+    events: Sequence[Event],
+    sources: Mapping[str, tuple[str | None, int | None, int | None, int | None]],
+    canonical: Mapping[str, str],
+) -> dict[str | None, tuple[str, ...]]:
+    """Host → its CUDA_VISIBLE_DEVICES, where its lines state one list and what it means is sure.
+
+    Numbers are nvidia-smi's only in the order of the bus (CUDA_DEVICE_ORDER=PCI_BUS_ID); the default is the fastest
+    first. One host's name can stand for a file that names none.
+    """
+    in_bus_order = {value.upper() for _, value in _choices(events, "CUDA_DEVICE_ORDER")} == {"PCI_BUS_ID"}
+    alone = next(iter(canonical.values())) if len(canonical) == 1 else None
+    found: dict[str | None, set[tuple[str, ...]]] = defaultdict(set)
+    for event, value in _choices(events, "CUDA_VISIBLE_DEVICES"):
+        host = event.host or sources.get(event.evidence.source, (None,))[0] or alone
+        found[host].add(tuple(value.split(",")))
+    every = None not in found or len(found) == 1
+    return {
+        host: cards
+        for host, lists in found.items()
+        if every and len(lists) == 1
+        for cards in lists
+        if in_bus_order or not any(card.isdigit() for card in cards)
+    }
 
 
 def _listed_world(ranks: Collection[int]) -> int | None:

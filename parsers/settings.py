@@ -31,6 +31,7 @@ NAMES = (
     "TORCH_NCCL_ENABLE_MONITORING",
     "TORCH_DISTRIBUTED_DEBUG",
     "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
     "CUDA_LAUNCH_BLOCKING",
     "NCCL_SOCKET_IFNAME",
     "NCCL_IB_DISABLE",
@@ -53,7 +54,7 @@ NAMES = (
 NAMED = re.compile(
     r"(?<![A-Za-z_])(?P<name>"
     + "|".join(sorted(NAMES, key=len, reverse=True))
-    + r")['\"]?\s{0,4}[=:]\s{0,4}['\"]?(?P<value>[\w./,:+-]{1,200})"
+    + r")['\"]?\s{0,4}[=:]\s{0,4}['\"]?(?P<value>[\w./,:+-]{1,700})"
 )
 ADVICE = ("run with ", "consider ", "try set", "try to set", "enable it by ", "please ", "you can ", "you may ", "e.g.")
 """Words of messages that recommend a setting; nobody set it."""

@@ -411,6 +411,7 @@ def conclude(
     events: Sequence[Event] = [e for p in parsed for e in p.events]
     known = identify.identify(rows, events, places)
     events, rows = identify.attribute(events, rows, known)
+    events = runs.with_attempts(events)
     dumps = [v for p in parsed for v in p.values]
     told(f"{count(len(known.ranks), 'rank')}", "dumps")
     recorded = _from_dumps(dumps, known)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import pairwise
 
@@ -97,3 +98,30 @@ def _begin(events: Sequence[Event]) -> int | None:
     ]
     begun = new - max((w for w in waited if isinstance(w, int)), default=0) * 1_000_000
     return begun if begun > old else None
+
+
+def with_attempts(events: Sequence[Event]) -> list[Event]:
+    """The events with `attempt` filled in from torchrun's restarts in the same file, in the order of its lines.
+
+    A file that tells of no restart is left alone. `restart` closes an attempt, `rendezvous` says which one begins.
+    """
+    marks: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for event in events:
+        line = event.evidence.line
+        if event.attempt is None or line is None:
+            continue
+        if event.kind == "rendezvous":
+            marks[event.evidence.source].append((line, event.attempt))
+        elif event.kind == "restart":
+            marks[event.evidence.source].append((line + 1, event.attempt + 1))
+    for rows in marks.values():
+        rows.sort()
+    out = []
+    for event in events:
+        rows = marks.get(event.evidence.source, [])
+        line = event.evidence.line
+        if event.attempt is None and rows and line is not None:
+            begun = [attempt for start, attempt in rows if start <= line]
+            event = replace(event, attempt=begun[-1] if begun else max(rows[0][1] - 1, 0))
+        out.append(event)
+    return out

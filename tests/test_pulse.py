@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from short_form import analyzed
 
+from nccl_forensics import runs
 from nccl_forensics.clocks import Aligned
 from nccl_forensics.model import Event, Evidence
 from nccl_forensics.pipeline import Analysis
@@ -191,12 +192,6 @@ def test_lost_work_is_unknown_without_a_checkpoint_before_the_onset() -> None:
     assert pulse.lost_work_s(case_of([saved(600, "start")])) is None
 
 
-def test_the_last_sign_of_life_is_from_before_the_report() -> None:
-    last = pulse.last_signs(case_of([*steps(3, rank=5), *steps(3, rank=0)]))
-    assert last[5].details["step"] == 102
-    assert last[0].kind == "progress"
-
-
 def event(kind: str, line: int, attempt: int | None = None, file: str = "a") -> Event:
     return Event(
         kind=kind, role="context", evidence=Evidence(source=file, line=line, text=kind), attempt=attempt, details={}
@@ -204,7 +199,7 @@ def event(kind: str, line: int, attempt: int | None = None, file: str = "a") -> 
 
 
 def test_attempts_are_filled_in_from_restarts_of_the_same_file() -> None:
-    told = pulse.with_attempts(
+    told = runs.with_attempts(
         [
             event("progress", 1),
             event("restart", 5, 0),
@@ -215,6 +210,25 @@ def test_attempts_are_filled_in_from_restarts_of_the_same_file() -> None:
         ]
     )
     assert [e.attempt for e in told] == [0, 0, 1, 1, 4, None]
+
+
+def restart(left: int, of: int, at: float) -> Short:
+    return {"kind": "restart", "left": left, "of": of, "at": at, "file": "launcher.log"}
+
+
+def test_restarts_that_are_used_up_are_said() -> None:
+    exit_ = {"kind": "exit", "rank": 0, "code": 1, "at": 900, "file": "launcher.log"}
+    burnt = [restart(2, 2, 100), restart(1, 2, 500), exit_]
+    assert any("All 2 restarts" in str(row["says"]) for row in pulse.contributing(case_of(burnt)))
+    for spared in ([restart(2, 2, 100), exit_], [exit_, restart(1, 2, 950)]):
+        assert not any("restart" in str(row["says"]) for row in pulse.contributing(case_of(spared)))
+
+
+def test_a_restart_lasts_until_the_next_step() -> None:
+    step = {"kind": "progress", "step": 7, "at": 640}
+    assert pulse.restart_s(case_of([restart(2, 2, 100), restart(1, 2, 500), step])) == pytest.approx(140)
+    assert pulse.restart_s(case_of([restart(2, 2, 700), step])) is None
+    assert pulse.restart_s(case_of([step])) is None
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------

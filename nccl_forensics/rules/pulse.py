@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from statistics import fmean, median
 
 from nccl_forensics import words
@@ -142,21 +141,6 @@ def flat_loss(events: Sequence[Event]) -> tuple[Event, float, float] | None:
     return (late[0][2], new, old) if new >= old else None
 
 
-def last_signs(case: Case) -> dict[int, Event]:
-    """The last line of each rank before the first report of the failure: what it was doing when it fell silent."""
-    seen = case.detected
-    found: dict[int, Event] = {}
-    for event in case.events:
-        if event.rank is None or event.time_ns is None or event.kind in ("xid", "nccl-init", "setting"):
-            continue
-        if seen is not None and seen.time_ns is not None and event.time_ns >= seen.time_ns:
-            continue
-        best = found.get(event.rank)
-        if best is None or (best.time_ns or 0) <= event.time_ns:
-            found[event.rank] = event
-    return found
-
-
 def lost_work_s(case: Case) -> float | None:
     """Seconds from the last checkpoint that was complete to the onset; None where the logs do not tell."""
     seen = case.detected
@@ -172,31 +156,31 @@ def lost_work_s(case: Case) -> float | None:
     return (onset - max(times)) / SECOND if times else None
 
 
-def with_attempts(events: Sequence[Event]) -> list[Event]:
-    """The events with `attempt` filled in from torchrun's restarts in the same file, in the order of its lines.
+def restart_s(case: Case) -> float | None:
+    """Seconds from the launcher's last restart to the first step after it; None where the logs do not tell."""
+    again = [e.time_ns for e in case.of("restart") if e.time_ns is not None]
+    if not again:
+        return None
+    steps = [
+        e.time_ns
+        for e in case.of("progress")
+        if e.time_ns is not None and e.time_ns > again[-1] and number(e, "step") is not None
+    ]
+    return (min(steps) - again[-1]) / SECOND if steps else None
 
-    A file that tells of no restart is left alone. `restart` closes an attempt, `rendezvous` says which one begins.
-    """
-    marks: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for event in events:
-        line = event.evidence.line
-        if event.attempt is None or line is None:
-            continue
-        if event.kind == "rendezvous":
-            marks[event.evidence.source].append((line, event.attempt))
-        elif event.kind == "restart":
-            marks[event.evidence.source].append((line + 1, event.attempt + 1))
-    for rows in marks.values():
-        rows.sort()
-    out = []
-    for event in events:
-        rows = marks.get(event.evidence.source, [])
-        line = event.evidence.line
-        if event.attempt is None and rows and line is not None:
-            begun = [attempt for start, attempt in rows if start <= line]
-            event = replace(event, attempt=begun[-1] if begun else max(rows[0][1] - 1, 0))
-        out.append(event)
-    return out
+
+def _restarts(case: Case) -> Iterator[dict[str, object]]:
+    """The launcher started the job as often as it may, and it failed every time."""
+    last = next((e for e in case.of("restart") if number(e, "left") == 1), None)
+    if last is None or last.evidence.line is None:
+        return
+    ended = [e for e in case.of("exit") if e.evidence.source == last.evidence.source]
+    if any((e.evidence.line or 0) > last.evidence.line for e in ended):
+        times = number(last, "of") or 0
+        says = f"All {times} restarts were used up and it failed every time: what broke it stays until it is mended."
+        if times == 1:
+            says = "The one restart was used up and it failed again: what broke it stays until it is mended."
+        yield _row("undetermined", says, last)
 
 
 def _row(cause: str, says: str, event: Event) -> dict[str, object]:
@@ -232,6 +216,7 @@ def contributing(case: Case) -> Iterator[dict[str, object]]:
             yield _row("rank_slow", says, event)
             break
     yield from _loss(case)
+    yield from _restarts(case)
 
 
 def _loss(case: Case) -> Iterator[dict[str, object]]:

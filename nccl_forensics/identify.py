@@ -64,6 +64,8 @@ class Identities:
     problems: tuple[Problem, ...] = ()
     _ranks_by: dict[tuple[str, object], list[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
     """("pid", process id) or ("pci", address) → the ranks that have it."""
+    _ranks_on: dict[str, tuple[int, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    """Host, as somebody spells it → the ranks on it, where they have been asked for."""
 
     def __post_init__(self) -> None:
         for rank, place in self.ranks.items():
@@ -120,7 +122,13 @@ class Identities:
         return found.pop() if len(found) == 1 else None
 
     def ranks_on(self, host: str | None) -> tuple[int, ...]:
-        return tuple(sorted(r for r, p in self.ranks.items() if host and p.host and same_host(p.host, host)))
+        if not host:
+            return ()
+        found = self._ranks_on.get(host)
+        if found is None:
+            found = tuple(sorted(r for r, p in self.ranks.items() if p.host and same_host(p.host, host)))
+            self._ranks_on[host] = found
+        return found
 
     def gpu(self, host: str | None, pci: str) -> Gpu:
         """All that is known of the GPU at this address."""

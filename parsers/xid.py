@@ -106,7 +106,7 @@ def _xid(line: Line, found: re.Match[str]) -> Event:
     entry = xids().get(number)
     message = (found["text"] or "").strip()
     pci = pci_address(found["pci"])
-    caused_by = CAUSED_BY.search(message) if "caused by" in message else None
+    caused_by = CAUSED_BY.search(message)
     details: dict[str, Detail] = {
         "xid": number,
         "pci": pci or found["pci"].lower(),
@@ -120,9 +120,9 @@ def _xid(line: Line, found: re.Match[str]) -> Event:
             details[key] = int(found[key])
     if caused_by:
         details["caused_by"] = int(caused_by["prev"])
-    if "ink " in message and (link := LINK.search(message)):
+    if link := LINK.search(message):
         details["link"] = int(link[1])
-    if "nject" in message and INJECTED.search(message):
+    if INJECTED.search(message):
         details["injected"] = True
     role: Role = entry.role if entry else "symptom"
     severity: Severity = entry.severity if entry else "error"

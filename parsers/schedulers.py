@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nccl_forensics.model import Event
+from nccl_forensics.model import Event, Role, Severity
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 
@@ -94,6 +94,14 @@ def slurm_oom(line: Line) -> Iterator[Event]:
         )
 
 
+CANCELLED_FOR: dict[str, tuple[str, Role, Severity, str | None]] = {
+    "TIME LIMIT": ("slurm-time-limit", "cause", "error", "preempted"),
+    "PREEMPTION": ("preempted", "cause", "error", "preempted"),
+    "NODE FAILURE": ("slurm-cancel", "cause", "critical", "node_lost"),
+}
+"""Why Slurm cancelled a job → kind, role, severity and cause; for any other reason somebody asked for it."""
+
+
 @parser(title="Slurm: cancelled", literals=[" CANCELLED AT "])
 def slurm_cancelled(line: Line) -> Iterator[Event]:
     """The node is the first of the step, not a failed one."""
@@ -102,21 +110,9 @@ def slurm_cancelled(line: Line) -> Iterator[Event]:
         return
     why = found["why"] or ""
     stamp = wall(found["when"], "%Y-%m-%dT%H:%M:%S") or line.stamp
+    kind, role, severity, cause = CANCELLED_FOR.get(why, ("slurm-cancel", "context", "info", None))
     details = {"job": found["job"], "node": found["node"], "why": why or None}
-    if why == "TIME LIMIT":
-        yield line.event(
-            "slurm-time-limit", role="cause", severity="error", cause="preempted", stamp=stamp, details={**details}
-        )
-    elif why == "PREEMPTION":
-        yield line.event(
-            "preempted", role="cause", severity="error", cause="preempted", stamp=stamp, details={**details}
-        )
-    elif why == "NODE FAILURE":
-        yield line.event(
-            "slurm-cancel", role="cause", severity="critical", cause="node_lost", stamp=stamp, details={**details}
-        )
-    else:
-        yield line.event("slurm-cancel", role="context", stamp=stamp, details={**details})
+    yield line.event(kind, role=role, severity=severity, cause=cause, stamp=stamp, details=details)
 
 
 @parser(title="srun: a node failed", literals=["Node failure on "])

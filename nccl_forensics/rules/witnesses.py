@@ -1,4 +1,4 @@
-"""What was asked of the job while it hung: NCCL's RAS reports, stacks of its processes, NCCL's Inspector."""
+"""What was asked of the job while it hung: NCCL's RAS reports and stacks of its processes."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import report_docs
 from babel.messages.catalog import Catalog
@@ -181,3 +182,9 @@ def test_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(set(told.values())) == 3
     assert (tmp_path / "de.json").read_bytes() == (tmp_path / "en.json").read_bytes()
     assert CliRunner().invoke(cli.main, ["analyze", *inputs, "--lang", "fr"]).exit_code == 2
+
+
+def test_the_command_offers_every_language() -> None:
+    (option,) = (p for p in cli.analyze.params if p.name == "lang")
+    assert isinstance(option.type, click.Choice)
+    assert tuple(option.type.choices) == language.LANGUAGES

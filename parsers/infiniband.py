@@ -59,6 +59,8 @@ COUNTERS: dict[str, str] = {
     "out_of_buffer": "out_of_buffer",
 }
 """Counters of mlx5 (ethtool -S, rdma statistic) and perfquery → our name."""
+FROM_ZERO = frozenset({"link_downs", "link_recoveries"})
+"""Counters of which a single step up from 0 means something."""
 COUNTER = re.compile(r"^\s*(?P<name>[A-Za-z_]{8,40}):[\s.]*(?P<value>\d{1,19})\s*$")
 BLOCKS = ("CA ", "Infiniband device", "hca_id:", "Operational Info", "Settings for ")
 UP = frozenset({"active", "up"})
@@ -186,10 +188,13 @@ def network_ports(line: Line) -> Iterator[Event]:
     literals=["_phy: ", *(f"{name}:" for name in COUNTERS if not name.endswith("_phy"))],
 )
 def network_counters(line: Line) -> Iterator[Event]:
-    """One counter that is not 0. The device stands in the command before, or in the file's name."""
+    """One counter that is not 0, or of which a step up from 0 means something.
+
+    The device stands in the command before, or in the file's name.
+    """
     found = COUNTER.match(line.text)
     ours = COUNTERS.get(found["name"]) if found else None
-    if found is None or ours is None or int(found["value"]) == 0:
+    if found is None or ours is None or (int(found["value"]) == 0 and ours not in FROM_ZERO):
         return
     last, dev = line.window.state.get("network_counters", (0, None))
     for before in line.before(max(0, min(400, line.number - last - 1))):

@@ -1,8 +1,10 @@
 """Samples of nvidia-smi over time: how hot each GPU was and for how long, and when it slowed down because of heat.
 
 Written by `nvidia-smi --query-gpu=timestamp,… --format=csv -l N` and by `nvidia-smi dmon`. Time: the host's local wall
-clock, no zone; milliseconds in CSV, seconds in dmon (only with -o D and T). A file is read as a whole, for what counts
-is how long a state lasts; each spell of heat becomes one event at its first sample. Examples (header, row):
+clock, no zone; milliseconds in CSV, seconds in dmon (only with -o D and T). dmon's samples are a second apart or more
+(nvidia-smi's manual, -d), so that without times their number tells how long a state lasted at least. A file is read as
+a whole, for what counts is how long a state lasts; each spell of heat becomes one event at its first sample.
+Examples (header, row):
 
 timestamp, index, pci.bus_id, temperature.gpu, clocks_event_reasons.hw_thermal_slowdown
 2026/11/25 10:21:33.120, 3, 00000000:C1:00.0, 91, Active
@@ -65,9 +67,10 @@ def claims(head: bytes, name: str) -> bool:
 class _Spell:
     """A time through which one state of one GPU lasted."""
 
-    stamp: Stamp
+    stamp: Stamp | None
     line: int
     text: str
+    first_ns: int
     last_ns: int
     samples: int = 1
     peak_c: int = 0
@@ -83,6 +86,8 @@ class _Card:
     line: int = 0
     text: str = ""
     stamp: Stamp | None = None
+    seen: int = 0
+    """Samples without a time."""
     open: dict[str, _Spell] = field(default_factory=dict)
     told: dict[str, int] = field(default_factory=dict)
     lost: bool = False
@@ -116,6 +121,11 @@ class _Columns:
         if not {"index", "pci", "uuid"} & set(at):
             return None
         return cls(names, at, dmon)
+
+    @property
+    def timed(self) -> bool:
+        """Should the rows have times?"""
+        return "time" in self.at or "timestamp" in self.at
 
     def fields(self, row: str) -> list[str]:
         return re.split(r"[,\s]+", row.strip()) if self.dmon else [x.strip() for x in row.split(",")]
@@ -167,8 +177,7 @@ def _details(card: _Card) -> dict[str, Detail]:
 def _close(path: str, card: _Card, state: str) -> Iterator[Event]:
     """The event of a spell that is over, if it was long enough to mean something."""
     spell = card.open.pop(state)
-    assert spell.stamp.wall_ns is not None
-    lasted_s = (spell.last_ns - spell.stamp.wall_ns) // SECOND
+    lasted_s = (spell.last_ns - spell.first_ns) // SECOND
     if lasted_s <= HOT_S if state == "hot" else lasted_s < SLOW_S:
         return
     card.told[state] = card.told.get(state, 0) + 1
@@ -191,15 +200,15 @@ def _close(path: str, card: _Card, state: str) -> Iterator[Event]:
     )
 
 
-def _sample(path: str, columns: _Columns, fields: Sequence[str], card: _Card, stamp: Stamp) -> Iterator[Event]:
-    now_ns = stamp.wall_ns or 0
+def _sample(path: str, columns: _Columns, fields: Sequence[str], card: _Card, now_ns: int) -> Iterator[Event]:
+    """`now_ns`: on the host's clock or, where no sample has a time, the least that has passed since the first."""
     states = set(columns.states(fields))
     for state in [s for s, spell in card.open.items() if s not in states or now_ns - spell.last_ns > PAUSE_S * SECOND]:
         yield from _close(path, card, state)
     for state in sorted(states):
         spell = card.open.get(state)
         if spell is None:
-            spell = card.open[state] = _Spell(stamp, card.line, card.text, now_ns)
+            spell = card.open[state] = _Spell(card.stamp, card.line, card.text, now_ns, now_ns)
         else:
             spell.samples += 1
             spell.last_ns = max(spell.last_ns, now_ns)
@@ -292,10 +301,13 @@ def nvidia_smi(stream: Stream) -> Iterator[Event | Problem]:
         if card.lost:
             continue
         stamp = columns.stamp(fields)
-        if stamp is None or stamp.wall_ns is None:
-            continue
+        now_ns = stamp.wall_ns if stamp is not None else None
+        if now_ns is None:
+            if not columns.dmon or columns.timed:
+                continue
+            now_ns, card.seen = card.seen * SECOND, card.seen + 1
         card.line, card.text, card.stamp = number, text, stamp
-        yield from _sample(path, columns, fields, card, stamp)
+        yield from _sample(path, columns, fields, card, now_ns)
     else:
         yield Problem(says=f"only the first {MOST_ROWS:,} samples were read", source=path)
     for card in cards.values():

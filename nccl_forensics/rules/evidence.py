@@ -523,6 +523,58 @@ def port_down_here(case: Case) -> Iterator[Finding]:
         )
 
 
+PORT_RISES = {
+    "link_downs": ("nic_link_down", 1, "times that the link went down"),
+    "link_recoveries": ("nic_link_down", 1, "times that the link had to recover"),
+    "crc_errors": ("fabric_error", 10, "frames with a wrong checksum"),
+    "symbol_errors": ("fabric_error", 10, "symbol errors"),
+    "ack_timeouts": ("fabric_error", 10, "answers that never came"),
+}
+"""Counter of a port → (cause, smallest rise that means something, words). The rises of ten are our judgement; symbol
+errors before correction (pcs_symbol_errors) rise on healthy links."""
+
+
+@rule
+def port_counters_rose(case: Case) -> Iterator[Finding]:
+    """A port's counters between two looks at it. One look proves nothing: they count from the load of the driver."""
+    who = _Who.of(case)
+    series: dict[tuple[str, str, str], dict[str, Event]] = defaultdict(dict)
+    names: dict[str, str] = {}
+    for event in case.of("nic-counter"):
+        host, dev, counter = who.host(event), text(event, "dev"), text(event, "counter")
+        if host is not None and dev is not None and counter in PORT_RISES:
+            names.setdefault(short(host), host)
+            series[short(host), dev, counter].setdefault(event.evidence.source, event)
+    told: set[tuple[str, str]] = set()
+    for (host, dev, counter), looks in series.items():
+        cause, least, what = PORT_RISES[counter]
+        rise = _rise_of_looks([(value, e) for e in looks.values() if (value := number(e, "value")) is not None])
+        if rise is None or rise.after - rise.before < least or (host, cause) in told:
+            continue
+        told.add((host, cause))
+        timed = rise.events[-1].time_ns is not None
+        shift, why = case.timing(rise.events[-1]) if timed else (0.0, None)
+        yield Finding(
+            cause=cause,
+            says=f"Port {dev} of {names[host]}: the count of {what} rose from {rise.before:,} to {rise.after:,} "
+            "between two looks" + (f" ({why})" if why else ""),
+            weight=weight("port_counter_rose") + shift,
+            hosts=(names[host],),
+            events=rise.events,
+            inference=not timed,
+        )
+
+
+def _rise_of_looks(inside: Sequence[tuple[int, Event]]) -> _Rise | None:
+    """Between files: by their times, or, where they tell none, from the smaller to the larger: counters only rise."""
+    if any(e.time_ns is not None for _, e in inside):
+        return _rise(inside)
+    if len(inside) < 2:
+        return None
+    (low, first), *_, (high, last) = sorted(inside, key=lambda x: x[0])
+    return _Rise(low, high, (first, last))
+
+
 # --- file systems -----------------------------------------------------------------------------------------------------
 
 FITS = {

@@ -359,16 +359,18 @@ def identify(
         if place.gpu and place.gpu.index is not None:
             claim(rank, HOSTS_FILE, index=place.gpu.index)
     worlds: Counter[int] = Counter()
-    init = [e for e in events if e.kind == "nccl-init"]
+    init = [e for e in events if e.kind in STATES_MEMBER]
     sizes = [size for e in init if isinstance(size := e.details.get("nranks"), int) and size <= MOST_RANKS]
     widest = max(sizes, default=None)
     for event in events:
         said = event.details.get("comm_rank")
         in_comm = said if isinstance(said, int) and not isinstance(said, bool) else None
         d, host = event.details, canonical.get(short(event.host), event.host) if event.host else None
-        if event.kind == "nccl-init" and d.get("nranks") == widest and in_comm is not None:
+        if event.kind in STATES_MEMBER and d.get("nranks") == widest and in_comm is not None:
             # Only the widest communicator's ranks are the job's own; in a smaller one they count from 0 again.
             claim(in_comm, 100, host=host, pid=event.pid, pci=event.gpu_pci)
+        elif event.kind == "inspector-comm":
+            continue
         elif event.rank is None and in_comm is not None and event.pid is not None:
             # a WARN line names its rank in some communicator: better than nothing, weaker than any other statement
             claim(in_comm, 1, host=host, pid=event.pid)
@@ -442,6 +444,8 @@ def _of_hosts(
             yield replace(row, host=sources[row.path][0])
 
 
+STATES_MEMBER = frozenset({"nccl-init", "inspector-comm"})
+"""Kinds that state a process's rank in a communicator of a stated size."""
 HOSTS_FILE = 10_000
 """What the user's word weighs."""
 

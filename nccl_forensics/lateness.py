@@ -51,8 +51,11 @@ class Spans:
     completed_ns: Ints
 
 
-def chronic(members: Mapping[int, Spans]) -> Late | None:
-    """The one member that comes last in most collectives that all hold; None: there is none, or too little is known."""
+def chronic(members: Mapping[int, Spans], *, floor_ns: int = FLOOR_NS) -> Late | None:
+    """The one member that comes last in most collectives that all hold; None: there is none, or too little is known.
+
+    `floor_ns`: less is the noise of these spans.
+    """
     if len(members) < 3:
         return None
     ranks = sorted(members)
@@ -70,7 +73,7 @@ def chronic(members: Mapping[int, Spans]) -> Late | None:
         began = np.stack([c[p] for c, p in zip(columns, places, strict=True)])
         if not (began > 0).all():
             return None
-        found = _last(ranks, seqs, ended - began)
+        found = _last(ranks, seqs, ended - began, floor_ns)
         if found is not None:
             rank, first, count, by = found
             row = int(places[ranks.index(rank)][first])
@@ -78,12 +81,12 @@ def chronic(members: Mapping[int, Spans]) -> Late | None:
     return None
 
 
-def _last(ranks: Sequence[int], seqs: Ints, waited: Ints) -> tuple[int, int, int, int] | None:
+def _last(ranks: Sequence[int], seqs: Ints, waited: Ints, floor_ns: int) -> tuple[int, int, int, int] | None:
     """(rank, index of the first collective, number, median ns) of who waited least again and again up to the end."""
     late: Any = np.median(waited, axis=0) - waited
     order = np.sort(late, axis=0)
     who = np.argmax(late, axis=0)
-    clear = (order[-1] >= FLOOR_NS) & (order[-1] >= APART * np.maximum(order[-2], 0))
+    clear = (order[-1] >= floor_ns) & (order[-1] >= APART * np.maximum(order[-2], 0))
     for index in sorted(set(who[clear].tolist())):
         hit = clear & (who == index)
         share = np.cumsum(hit[::-1])[::-1] / np.arange(len(seqs), 0, -1)

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from nccl_forensics import clocks, diagnose, identify, runs, sniff, watchdogs
+from nccl_forensics import clocks, diagnose, identify, inspector, runs, sniff, watchdogs
 from nccl_forensics.clocks import Aligned
 from nccl_forensics.collect import File, Limits, Source, _Totals, collect, files, sources
 from nccl_forensics.model import Event, Incident, InputRow, Problem, Rank, Reconstruction
@@ -53,7 +53,7 @@ class Parsed:
     row: InputRow
     events: tuple[Event, ...] = ()
     values: tuple[Any, ...] = ()
-    """What file parsers yield besides events: Flight Recorder dumps."""
+    """What file parsers yield besides events: Flight Recorder dumps, and how long collectives took."""
     problems: tuple[Problem, ...] = ()
 
 
@@ -412,7 +412,9 @@ def conclude(
     known = identify.identify(rows, events, places)
     events, rows = identify.attribute(events, rows, known)
     events = runs.with_attempts(events)
-    dumps = [v for p in parsed for v in p.values]
+    values = [v for p in parsed for v in p.values]
+    timed = [v for v in values if isinstance(v, inspector.Timed)]
+    dumps = [v for v in values if not isinstance(v, inspector.Timed)]
     told(f"{count(len(known.ranks), 'rank')}", "dumps")
     recorded = _from_dumps(dumps, known)
     members = {r for g in recorded.groups for r in g.members} | set(recorded.ranks_seen)
@@ -433,6 +435,7 @@ def conclude(
     current, left_out = runs.last_run(inside.events)
     of_run = replace(aligned, events=current)
     collectives = watchdogs.merge(recorded, watchdogs.reconstruct(current, known))
+    collectives = inspector.with_lateness(collectives, timed, known)
     told(f"{count(len(current), 'event')}, {count(len(collectives.groups), 'group')} of this run", "diagnose")
     incidents = diagnose.diagnose(of_run, known, collectives, rows)
     told(f"{count(len(incidents), 'incident')}")

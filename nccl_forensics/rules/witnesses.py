@@ -1,4 +1,4 @@
-"""What was asked of the job while it hung: NCCL's RAS reports and stacks of its processes."""
+"""What was asked of the job while it hung: NCCL's RAS reports, its Inspector's records and stacks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from nccl_forensics import words
+from nccl_forensics.inspector import ONE_SIDED
 from nccl_forensics.model import Event, Finding
 from nccl_forensics.rules import Case, number, rule, text, weight
 
@@ -85,6 +86,50 @@ def ras_lost_a_process(case: Case) -> Iterator[Finding]:
         weight=weight("ras_dead" if dead else "ras_silent"),
         ranks=tuple(sorted(named)),
         events=events[:3],
+    )
+
+
+@rule
+def inspector_shows_who_lags(case: Case) -> Iterator[Finding]:
+    """Ranks of which NCCL's Inspector wrote no more while all their peers completed further collectives.
+
+    A collective that some have completed all have entered: who is behind was stopped inside, or its process was. All
+    communicators and kinds that show a difference have to show the same ranks, each behind peers that agree.
+    """
+    failed = bool(case.of("watchdog-timeout", "pg-heartbeat", "pg-blocking")) or bool(case.collectives.suspects)
+    events = case.of("inspector-comm")
+    if not failed or any(e.details.get("cut") is True for e in events):
+        return
+    newest: dict[tuple[str | None, int | None, str], dict[int, tuple[int, Event]]] = defaultdict(dict)
+    for event in events:
+        ops, completed = event.details.get("ops"), event.details.get("completed")
+        if isinstance(ops, tuple) and isinstance(completed, tuple) and event.rank is not None:
+            for op, seq in zip(map(str, ops), map(int, completed), strict=True):
+                if op not in ONE_SIDED:
+                    newest[text(event, "comm"), number(event, "nranks"), op][event.rank] = seq, event
+    behind: set[tuple[int, ...]] = set()
+    shown: list[tuple[int, int, str, list[Event]]] = []
+    for (_, size, op), stands in newest.items():
+        most = max(seq for seq, _ in stands.values())
+        late = {rank: seq for rank, (seq, _) in stands.items() if seq < most}
+        if late and size is not None and len(stands) == size:
+            behind.add(tuple(sorted(late)))
+            peer = next(event for seq, event in stands.values() if seq == most)
+            shown.append((min(late.values()), most, op, [stands[min(late)][1], peer]))
+            if len(late) > max(1, OUTLIERS * size) or size < 3:
+                return
+    waits = {r for g in case.collectives.groups for r in g.arrived}
+    if len(behind) != 1 or waits & set(next(iter(behind))):
+        return
+    ((ranks,), (fewest, most, op, witnesses)) = behind, max(shown, key=lambda x: x[1] - x[0])
+    yield Finding(
+        cause="rank_not_arrived",
+        says=f"NCCL's Inspector: the newest {op} that {words.ranks(ranks)} completed has number {fewest:,}, and all "
+        f"others in the communicator went on to {most:,}",
+        weight=weight("inspector_behind"),
+        ranks=ranks,
+        events=tuple(witnesses),
+        inference=True,
     )
 
 

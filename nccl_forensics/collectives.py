@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nccl_forensics import lateness, words
+from nccl_forensics import catalog, lateness, words
 from nccl_forensics.dumps import COMPLETED, P2P, RETIRED, STARTED, Call, Dump, Ints
 from nccl_forensics.dumps import dump_of as dump_of
 from nccl_forensics.identify import likely_world
@@ -1733,7 +1733,10 @@ class _Verdict:
             f"All {len(group.arrived)} members of group {group.label} entered collective {group.seq} "
             f"({_shape(group.op(group.seq or 0))}) and none completed it; the dumps tell nobody from the others."
         )
-        self._add((), "fabric_error", 0.5, says, group, _witnesses(group, group.seq or 0, group.arrived))
+        shown = _witnesses(group, group.seq or 0, group.arrived)
+        # One GPU that hangs and the way between them look the same.
+        self._add((), "fabric_error", catalog.weight("nobody_apart_fabric"), says, group, shown)
+        self._add((), "gpu_stall", catalog.weight("nobody_apart_gpu"), says, group, shown)
 
     def _always_late(self) -> None:
         """Nobody holds the others up for good, but one rank comes last again and again."""

@@ -275,6 +275,8 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
             weight = catalog.weight("late_and_told" if told else "late_and_logged" if missing else "late_and_silent")
             if not stated and not missing:
                 weight += catalog.weight("world_guessed")
+            if not missing and len(blame) > 1:
+                weight += catalog.weight("log_not_collected")
             sign = (
                 "alive: the dump signal was answered, and nothing of its own was overdue"
                 if told
@@ -430,9 +432,9 @@ def _content(s: _Stuck, seen: tuple[Evidence, ...]) -> list[Suspect]:
             evidence=evidence,
             details={"tie": tie},
         )
-        if tie or s.enqueued:  # the counters are there and equal: one call is wrong, none is missing
+        if s.enqueued and not tie:  # the counters are there and equal: one call is wrong, none is missing
             return [wrong]
-        # Without counters a call that was left out looks the same.
+        # Without counters, or between two, a call that was left out looks the same.
         other = replace(wrong, cause="collective_skipped", weight=catalog.weight("reports_perhaps_shifted"))
         return [wrong, other]
     return []

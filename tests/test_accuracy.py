@@ -8,6 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
+import pytest
 from accuracy import Outcome, run, tables
 
 SEEDS = range(5000, 5036)
@@ -34,3 +35,21 @@ def test_nothing_is_named_where_nothing_can_be_told() -> None:
 
 def test_the_tables_count_every_incident() -> None:
     assert f"| **all** | {len(SEEDS)} |" in "\n".join(tables(outcomes()))
+
+
+@pytest.mark.parametrize("seed", [50027, 50103, 50143, 50289])
+def test_ranks_whose_host_sent_no_log_are_not_named(seed: int) -> None:
+    assert run(seed).abstained
+
+
+@pytest.mark.parametrize("seed", [50468, 50766])
+def test_a_gpu_that_hangs_is_not_blamed_on_the_network(seed: int) -> None:
+    assert run(seed).abstained
+
+
+@pytest.mark.parametrize("seed", [50045, 50136])
+def test_of_two_ranks_that_differ_no_sure_word_is_said(seed: int) -> None:
+    outcome = run(seed)
+    assert outcome.confidence is not None
+    assert not outcome.sure_and_wrong
+    assert outcome.confidence < 0.6

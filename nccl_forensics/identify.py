@@ -225,12 +225,14 @@ def _sources(
     said: dict[str, Counter[str]] = defaultdict(Counter)
     declared: dict[str, str] = {}
     known: dict[str, str] = {}
+    told = _told_by_some(events)
     for event in events:
         if event.kind == "host-name" and isinstance(name := event.details.get("name"), str):
             declared.setdefault(event.evidence.source, name)
             known.setdefault(short(name), name)
         elif event.host:
-            said[event.evidence.source][event.host] += 1
+            if event.evidence.source not in told or event.kind != "rank-identity":
+                said[event.evidence.source][event.host] += 1
             known.setdefault(short(event.host), event.host)
     found: dict[str, tuple[str | None, int | None, int | None, int | None]] = {}
     stated = {path: set(hosts) for path, hosts in said.items()}
@@ -259,6 +261,18 @@ def _sources(
                 host = known[next(iter(machines))]  # the pile speaks of one machine only
         found[row.path] = (host, rank, attempt, local)
     return found
+
+
+def _told_by_some(events: Sequence[Event]) -> set[str]:
+    """Files in which some ranks name their own host and others write, too, who may be anywhere."""
+    named: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    wrote: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    for event in events:
+        seats = {(k, n) for k, n in (("rank", event.rank), ("local", event.local_rank)) if n is not None}
+        wrote[event.evidence.source] |= seats
+        if event.kind == "rank-identity" and event.host:
+            named[event.evidence.source] |= seats
+    return {source for source, seats in named.items() if wrote[source] - seats}
 
 
 OF_ONE_HOST = frozenset(

@@ -9,7 +9,7 @@ Initializing distributed: GLOBAL_RANK: 1, MEMBER: 2/8
 8 nodes.
 [comm.py:669:mpi_discovery] Discovered MPI settings of world_rank=3, local_rank=3, world_size=16, master_addr=10.0.0.1
 using world size: 16, data-parallel size: 8, context-parallel size: 1, tensor-model-parallel size: 2
-2026-01-17 11:00:11,793 - train - INFO - rank 1/16 pid 15778 local_rank 1
+2026-01-17 11:00:11,793 - train - INFO - rank 1/16 on gpu-34 pid 15778 local_rank 1
 """
 
 from __future__ import annotations
@@ -68,6 +68,17 @@ PARTS = frozenset(
 )
 """Words before 'rank' that make it another rank than the job's."""
 PID = re.compile(r"\bpid[ :=]{1,2}(\d{1,10})\b")
+HOST = re.compile(
+    r"\b(?:on|(?:on )?(?:host|node|hostname)[ :=]{1,2})\s?(?P<host>(?=[\w.-]{0,64}\d)[A-Za-z][\w-]{0,62}"
+    r"(?:\.[\w-]{1,63}){0,8}|\d{1,3}(?:\.\d{1,3}){3})(?=$|[\s,;)\]])"
+)
+"""A name with a digit in it; words without one can mean anything."""
+DEVICE = re.compile(
+    r"(?:cuda|gpu|device|dev|npu|xpu|hip|card|rank|port|step|epoch)[-_]?(?:\d|1[0-5])"
+    r"|(?:nvidia|tesla|geforce|quadro|rtx|gtx|[abhlptv]\d{1,3}|gb?[123]\d\d|mi\d{3})(?:[-_]?(?:\d+gb|[a-z]{2,4}\d?x?))*",
+    re.IGNORECASE,
+)
+"""A device, by its number or model, where a machine's name could stand."""
 LOCAL = re.compile(r"\blocal[_ ]rank[ :=]{1,2}(\d{1,5})\b")
 LONGEST = 400
 """Characters looked at; such lines are short."""
@@ -95,11 +106,15 @@ def rank_identity(line: Line) -> Iterator[Event]:
     if size is None or not 1 < size <= MOST_RANKS or rank >= size or line.peeled.rank not in (None, rank):
         return
     pid, local = PID.search(said), LOCAL.search(said)
+    host = HOST.search(said, found.end())
+    if host is not None and DEVICE.fullmatch(host["host"]):
+        host = None
     yield line.event(
         "rank-identity",
         role="context",
         rank=rank,
         details={"world_size": size},
+        host=line.host or (host["host"] if host else None),
         pid=int(pid[1]) if pid else line.peeled.pid,
         local_rank=int(local[1]) if local else line.peeled.local_rank,
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -383,6 +385,12 @@ def _placed(story: Story, files: dict[str, bytes], shown: Signs) -> bool:
     return all(holds(files, [f"pid {story.seat(r).pid}", f"(pid: {story.seat(r).pid})"], CONSOLE) for r in story.ranks)
 
 
+def _named(host: str, files: Mapping[str, bytes]) -> bool:
+    """Does its name stand anywhere? A bare dmesg names nobody."""
+    texts = (gzip.decompress(d) if d[:2] == b"\x1f\x8b" else d for d in files.values())
+    return any(host in name for name in files) or any(host.encode() in text for text in texts)
+
+
 def _wrote(story: Story, host: str, files: dict[str, bytes]) -> bool:
     """Is there a line of the job from this host?"""
     if len(story.cluster.hosts) == 1:
@@ -489,7 +497,7 @@ def _truth(story: Story, end: Ending, files: dict[str, bytes]) -> Truth:
         ranks_free=story.ranks_free,
         cause=cause,
         ranks=ranks,
-        hosts=hosts,
+        hosts=tuple(name for name in hosts if _named(name, files)),
         gpus=story.gpus,
         group=work.call.group.name if work else None,
         op=work.call.op if work else None,

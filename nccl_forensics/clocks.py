@@ -30,7 +30,7 @@ from nccl_forensics.words import SECOND, is_dated, moment
 if TYPE_CHECKING:
     from nccl_forensics.dumps import Dump
     from nccl_forensics.meetings import Entered
-    from nccl_forensics.skew import Offsets, Step
+    from nccl_forensics.skew import Offsets, Step, Told
 
 DAY = 86_400 * SECOND
 QUARTER = 900 * SECOND
@@ -528,18 +528,23 @@ def _compared(
     blocks = meetings.of_logs(dated, whose)
     if dumps:
         blocks += meetings.of_dumps(dumps, _clocks_of_ranks(dumps, places, placed, owners))
-    offsets = skew.offsets(blocks, {step.clock for step in steps if step.clock is not None})
-    if entered:
-        for wait in meetings.waits(dated, entered, whose):
-            if wait.set_by_ns:
-                offsets.set_later(wait.clock, wait.before_ns, wait.after_ns, wait.set_by_ns, wait.bar_ns)
-            else:
-                offsets.kept(wait.clock, wait.after_ns)
+    waits = list(meetings.waits(dated, entered, whose)) if entered else []
+    waited = [
+        skew.Told(clock=w.clock, before_ns=w.before_ns, after_ns=w.after_ns, by_ns=w.set_by_ns, bar_ns=w.bar_ns)
+        for w in waits
+        if w.set_by_ns
+    ]
+    told = [(step, _told(step)) for step in steps]
+    offsets = skew.offsets(blocks, [*waited, *(t for _, t in told)])
+    for wait in waits:
+        if not wait.set_by_ns:
+            offsets.kept(wait.clock, wait.after_ns)
+    for one in waited:
+        offsets.set_later(one)
     shown = offsets.steps
-    for step, moved_step in zip(steps, _told_steps([_moved(e, offsets, owners) for e in placed]), strict=True):
-        if step.clock is not None and not any(_same_step(moved_step, other) for other in shown):
-            before = step.before_ns - step.by_ns - SECOND
-            offsets.set_later(step.clock, before, step.before_ns, step.by_ns, 2 * SECOND)
+    for (_, one), moved_step in zip(told, _told_steps([_moved(e, offsets, owners) for e in placed]), strict=True):
+        if not any(_same_step(moved_step, other) for other in shown):
+            offsets.set_later(one)
     moved = [_moved(event, offsets, owners) for event in placed]
     steps = tuple(_told_steps(moved))
     rows = {k: _row(row, owners, offsets) for k, row in clocks.items()}
@@ -640,6 +645,15 @@ def _told_steps(placed: Sequence[Event]) -> Iterator[Step]:
     for (owner, by_ns), event in found.items():
         assert event.time_ns is not None
         yield Step(clock=owner, after_ns=event.time_ns - abs(by_ns), before_ns=event.time_ns, by_ns=by_ns)
+
+
+def _told(step: Step) -> Told:
+    """The same as readings of the clock: the line was written just after it was set."""
+    from nccl_forensics.skew import Told
+
+    assert step.clock is not None
+    before = step.before_ns - step.by_ns - SECOND
+    return Told(clock=step.clock, before_ns=before, after_ns=step.before_ns, by_ns=step.by_ns, bar_ns=2 * SECOND)
 
 
 TIME_SET = frozenset({"chrony-step", "ntpd-step"})

@@ -68,6 +68,27 @@ class Step:
     """How far it jumped, about."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """That a clock was set, as something other than its meetings tells: the time service, or a watchdog's wait."""
+
+    clock: str
+    before_ns: int
+    """What it read before it was set."""
+    after_ns: int
+    """What it read once it was."""
+    by_ns: int
+    bar_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A moment at which a clock was set, ns, and by how much."""
+
+    at: float
+    told: Told
+
+
 @dataclass(slots=True)
 class _Segment:
     """A stretch in which a clock ran without being set."""
@@ -183,25 +204,47 @@ class Offsets:
             if reading >= last.last and last.held[0] <= last.held[1]:
                 last.held = last.held[0], max(last.held[1], reading - last.shift(reading))
 
-    def set_later(self, clock: str, before_ns: int, after_ns: int, by_ns: int, bar_ns: int) -> None:
-        """A clock was set, for all that is known between two of its readings; later ones differ by `by_ns`."""
-        segments = self._segments.get(clock)
-        if not segments or any(s.first > before_ns - self._base for s in segments):
+    def set_later(self, told: Told) -> None:
+        """A clock was set, for all that is known between two of its readings; later ones differ."""
+        moment = self._moment(told)
+        if moment is None:
             return
-        last = segments[-1]
-        reading, earlier = float(after_ns - self._base), float(before_ns - self._base)
-        moment = reading - by_ns - last.shift(reading)
+        last = self._segments[told.clock][-1]
         if moment <= last.end:
             return  # its meetings since then show that step, or that there was none
-        low, high = last.bounds(moment)
-        last.last = max(last.last, earlier)
-        last.end = max(last.end, earlier - last.shift(earlier))
-        new = _Segment(at=[moment], low=[low + by_ns - bar_ns], high=[high + by_ns + bar_ns])
-        new.begin = new.end = moment
-        new.first = new.last = reading
-        segments.append(new)
-        step = Step(clock=clock, after_ns=int(last.end) + self._base, before_ns=int(moment) + self._base, by_ns=by_ns)
+        new = _after(_Cut(moment, told), last, self._base)
+        self._segments[told.clock].append(new)
+        step = Step(
+            clock=told.clock,
+            after_ns=int(last.end) + self._base,
+            before_ns=int(moment) + self._base,
+            by_ns=told.by_ns,
+        )
         self.steps = (*self.steps, step)
+
+    def _moment(self, told: Told) -> float | None:
+        """When that was, if it was in or behind the clock's last segment."""
+        segments = self._segments.get(told.clock)
+        if not segments or any(s.first > told.before_ns - self._base for s in segments):
+            return None
+        reading = float(told.after_ns - self._base)
+        return reading - told.by_ns - segments[-1].shift(reading)
+
+    def unseen(self, told: Iterable[Told]) -> dict[str, list[_Cut]]:
+        """Those that fall between the last meeting that binds the clock on both sides and its last one of any kind.
+
+        What is known of the clock after them must not be mixed with what is known before.
+        """
+        found: dict[str, list[_Cut]] = {}
+        for one in told:
+            moment = self._moment(one)
+            if moment is None or one.clock == self.reference:
+                continue
+            last = self._segments[one.clock][-1]
+            twice = one.clock in found  # told in two ways
+            if last.held[0] <= last.held[1] < moment <= last.end and not twice:
+                found[one.clock] = [_Cut(moment, one)]
+        return found
 
     def newest(self, clock: str) -> tuple[Offset, int] | None:
         """The offset at the clock's last meeting, and when that was, on the reference clock."""
@@ -213,6 +256,19 @@ class Offsets:
         low, high = last.bounds(moment)
         shift = last.shift(moment)
         return Offset(round(shift), int(max(high - shift, shift - low)) + 1), int(moment) + self._base
+
+
+def _after(cut: _Cut, before: _Segment, base: int) -> _Segment:
+    """What is known of a clock since it was set, from what was known before; `before` is stretched up to then."""
+    told = cut.told
+    low, high = before.bounds(cut.at)
+    earlier = float(told.before_ns - base)
+    before.last = max(before.last, earlier)
+    before.end = max(before.end, earlier - before.shift(earlier))
+    new = _Segment(at=[cut.at], low=[low + told.by_ns - told.bar_ns], high=[high + told.by_ns + told.bar_ns])
+    new.begin = new.end = cut.at
+    new.first = new.last = float(told.after_ns - base)
+    return new
 
 
 def _covers(segments: Sequence[_Segment], number: int, reading: float) -> bool:
@@ -262,11 +318,11 @@ class _Rows:
         return replace(self, entered=self.entered[:, low:high], left=self.left[:, low:high], when=self.when[low:high])
 
 
-def offsets(blocks: Sequence[Block], was_set: Collection[str] = ()) -> Offsets:
+def offsets(blocks: Sequence[Block], told: Sequence[Told] = ()) -> Offsets:
     """The offsets of all clocks that meet, against the one in the middle of the largest set that hangs together.
 
-    `was_set`: clocks of which something else tells that they were set; the reference is none of them if others are
-    left, nor one that its own collectives show to go back.
+    `told`: clocks that were set; the reference is none of them if others are left, nor one that its own collectives
+    show to go back.
     """
     used = [b for b in blocks if len(b.clocks) > 1 and b.entered.shape[1]]
     if not used:
@@ -274,7 +330,7 @@ def offsets(blocks: Sequence[Block], was_set: Collection[str] = ()) -> Offsets:
     names = list(dict.fromkeys(sorted({c for b in used for c in b.clocks})))
     number = {name: n for n, name in enumerate(names)}
     base = min(b.base_ns for b in used)
-    unsteady = {*was_set, *(c for b in used for c in _go_back(b))}
+    unsteady = {*(t.clock for t in told), *(c for b in used for c in _go_back(b))}
     busiest = _busiest(used, unsteady)
     rows = [r for b in used if (r := _rows(b, number, base, busiest)) is not None]
     if not rows:
@@ -292,17 +348,32 @@ def offsets(blocks: Sequence[Block], was_set: Collection[str] = ()) -> Offsets:
     found = _against(chosen, rows, middles, names, base)
     unsteady |= {step.clock for step in found.steps if step.clock is not None}
     steady = next((c for c in candidates if names[c] not in unsteady), chosen)
-    return found if steady == chosen else _against(steady, rows, middles, names, base)
+    if steady != chosen:
+        found = _against(steady, rows, middles, names, base)
+    cuts = found.unseen(told)
+    return _against(steady, rows, middles, names, base, cuts) if cuts else found
 
 
-def _against(reference: int, rows: Sequence[_Rows], middles: Floats, names: Sequence[str], base: int) -> Offsets:
-    """The offsets against this clock. `middles`: about how far each is ahead of the one that told the time so far."""
+def _against(
+    reference: int,
+    rows: Sequence[_Rows],
+    middles: Floats,
+    names: Sequence[str],
+    base: int,
+    cuts: Mapping[str, Sequence[_Cut]] | None = None,
+) -> Offsets:
+    """The offsets against this clock. `middles`: about how far each is ahead of the one that told the time so far.
+
+    `cuts`: for a clock when it was set, where its meetings do not show it.
+    """
+    cuts = cuts or {}
     found = Offsets()
     rows = [_told_by(reference, r, middles) for r in rows]
-    bounds = _solved(list(_windows(rows)), reference, len(names))
+    moments = [cut.at for own in cuts.values() for cut in own]
+    bounds = _solved(list(_windows(rows, moments)), reference, len(names))
     found._base = base
     found.reference = names[reference]
-    segments = {name: _segments(bounds, rows, n) for n, name in enumerate(names)}
+    segments = {name: _segments(bounds, rows, n, cuts.get(name, ()), base) for n, name in enumerate(names)}
     found._segments = {name: s for name, s in segments.items() if s}
     found.steps = tuple(_steps(found._segments, names[reference], base))
     return found
@@ -373,12 +444,16 @@ def _busiest(blocks: Sequence[Block], unsteady: Collection[str]) -> str:
     return max(sorted(seen), key=lambda clock: (clock not in unsteady, seen[clock]))
 
 
-def _windows(rows: Sequence[_Rows]) -> Iterator[tuple[float, list[_Rows]]]:
-    """(moment, meetings about then): so few that a step falls between two of them, so many that bounds are tight."""
+def _windows(rows: Sequence[_Rows], cuts: Sequence[float] = ()) -> Iterator[tuple[float, list[_Rows]]]:
+    """(moment, meetings about then): so few that a step falls between two of them, so many that bounds are tight.
+
+    None spans one of `cuts`.
+    """
     when = np.sort(np.concatenate([r.when for r in rows]))
     count = max(1, min(MOST_WINDOWS, len(when) // WINDOW_MEETINGS))
     edges = {int(x) for x in np.linspace(0, len(when), count + 1)[1:-1]}
     edges |= {int(x) + 1 for x in np.nonzero(np.diff(when) > APART_NS)[0]}
+    edges |= {int(x) for x in np.searchsorted(when, cuts)}
     marks = [0, *sorted(edges - {0, len(when)}), len(when)]
     for low, high in pairwise(marks):
         first, last = when[low], when[high - 1]
@@ -481,16 +556,24 @@ def _retimed(rows: _Rows, ahead: Floats) -> _Rows:
     return _by_time(replace(rows, when=_about(entered, left)))
 
 
-def _segments(bounds: Sequence[_Bound], rows: Sequence[_Rows], clock: int) -> list[_Segment]:
-    """The knots of one clock, parted where the bounds before and after a moment exclude each other."""
+def _segments(
+    bounds: Sequence[_Bound], rows: Sequence[_Rows], clock: int, cuts: Sequence[_Cut], base: int
+) -> list[_Segment]:
+    """The knots of one clock, parted where the bounds before and after a moment exclude each other, and at `cuts`."""
     knots = [(b.at, float(b.low[clock]), float(b.high[clock]), b.first, b.last) for b in bounds]
     knots = [k for k in knots if np.isfinite(k[1]) or np.isfinite(k[2])]
     found: list[_Segment] = []
     low, high, before = -np.inf, np.inf, 0.0
+    parted: list[tuple[int, _Cut]] = []  # number of the segment that begins at a cut
     for at, least, most, first, last in knots:
         grown = _drift(at - before)
         whole = np.isfinite(least) and np.isfinite(most)
-        if found and not whole and (least > high + grown or most < low - grown):
+        crossed = next((cut for cut in cuts if found and found[-1].at[-1] < cut.at <= at), None)
+        if crossed is not None:
+            parted.append((len(found), crossed))
+            found.append(_Segment())
+            low, high = -np.inf, np.inf
+        elif found and not whole and (least > high + grown or most < low - grown):
             continue  # a bound on one side alone shows no step; what it is worth is not clear
         low, high = max(low - grown, least), min(high + grown, most)
         if not found or low > high + SMALLEST_STEP_NS:
@@ -509,6 +592,12 @@ def _segments(bounds: Sequence[_Bound], rows: Sequence[_Rows], clock: int) -> li
         own.high.append(most)
     for segment in found:
         segment.settle()
+    for number, cut in parted:
+        new = _after(cut, found[number - 1], base)
+        own = found[number]
+        own.at, own.low, own.high = new.at + own.at, new.low + own.low, new.high + own.high
+        own.begin, own.first = new.begin, new.first
+        own.settle()
     whole = [s for s in found if np.isfinite(s.low[0]) and np.isfinite(s.high[0])]
     if len(whole) < len(found):
         return whole if len(found) == 1 else []  # a step beside a half-known offset: not understood
@@ -518,8 +607,8 @@ def _segments(bounds: Sequence[_Bound], rows: Sequence[_Rows], clock: int) -> li
         watched = both[(both >= segment.begin) & (both <= segment.end)]
         if len(watched):
             segment.held = float(watched.min()), float(watched.max())
-        segment.first = min(segment.begin + max(segment.low), *inside[:, 1].tolist())
-        segment.last = max(segment.end + min(segment.high), *inside[:, 1].tolist())
+        segment.first = min(segment.first, segment.begin + max(segment.low), *inside[:, 1].tolist())
+        segment.last = max(segment.last, segment.end + min(segment.high), *inside[:, 1].tolist())
     return found
 
 

@@ -160,8 +160,47 @@ def test_a_reference_that_is_set_gives_way_to_one_that_is_not() -> None:
     found = skew.offsets([block])
     assert found.reference in ("n0", "n1")
     assert [step.clock for step in found.steps] == ["n2"]
-    told = skew.offsets([attended([0.0, 60.0], 1, rng, drift_ppm=[0.0] * 2, step=(9, 0.0))], {"n0"})
+    told = skew.offsets([attended([0.0, 60.0], 1, rng, drift_ppm=[0.0] * 2, step=(9, 0.0))], [was_set("n0", 3600, 5.0)])
     assert told.reference == "n1"
+
+
+def was_set(clock: str, read_s: float, by_s: float) -> skew.Told:
+    """As the time service writes it, at once."""
+    after = BASE + round(read_s * S)
+    return skew.Told(
+        clock=clock, before_ns=after - round(by_s * S) - S, after_ns=after, by_ns=round(by_s * S), bar_ns=2 * S
+    )
+
+
+@pytest.mark.parametrize("by_s", [-30.0, 30.0])
+@pytest.mark.parametrize("later_s", [45, 420])
+def test_a_told_step_counts_where_only_bounds_on_one_side_lie_behind_it(by_s: float, later_s: float) -> None:
+    ahead = {"n0": 0.0, "n1": 42.0, "n2": -20.0}
+    rows: list[tuple[str, str, int | None, int | None]] = []
+    for clock, ahead_s in ahead.items():
+        at = BASE + round((10 + ahead_s) * S)
+        rows.append(("set-up", clock, at, at + S // 20))
+    for clock in ("n1", "n2"):  # n0's signal is seen a second later
+        off_s = ahead[clock] + (by_s if clock == "n1" else 0.0)
+        rows.append((f"signal to {clock}", "n0", BASE + later_s * S, None))
+        rows.append((f"signal to {clock}", clock, None, BASE + round((later_s + 1 + off_s) * S)))
+    block = skew.block(rows)
+    assert block is not None
+    read_s = 40 + ahead["n1"] + by_s
+    told = was_set("n1", read_s, by_s)
+    found = skew.offsets([block], [told])
+    found.set_later(told)
+    assert found.reference != "n1"
+    reference_s = ahead[str(found.reference)]
+    (step,) = found.steps
+    assert step.clock == "n1"
+    assert abs(step.by_ns / S - by_s) < 1
+    for true_s, off_s in ((15, 42.0), (later_s + 30, 42.0 + by_s)):
+        offset = found.at("n1", BASE + round((true_s + off_s) * S))
+        assert offset is not None
+        assert abs(offset.shift_ns / S - (off_s - reference_s)) <= offset.bar_ns / S
+        assert offset.bar_ns < 4 * S
+    assert not found.holds("n1", BASE + 300 * S)
 
 
 def test_a_clock_is_trusted_for_as_long_as_it_was_watched() -> None:

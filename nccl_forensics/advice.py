@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from nccl_forensics import catalog, words
+from nccl_forensics.messages import Message, filled, joined, say, say_many, shaped
 from nccl_forensics.model import Action, GroupState, Hypothesis, Verdict
 from nccl_forensics.rules import Case, text
 
 MOST_ACTIONS = 5
 MOST_MISSING = 6
-COLLECT = "`nccl-forensics collect-script > collect.sh`, then `sudo sh collect.sh` there"
+COLLECT = say("`nccl-forensics collect-script > collect.sh`, then `sudo sh collect.sh` there")
 LONG_LEAD = 160
 """Characters of a summary's first sentence that leave no room for more. Our judgement of what is read at a glance."""
 
@@ -29,15 +30,15 @@ def who(verdict: Verdict) -> str:
         addresses = [g.pci for g in verdict.gpus if g.pci]
         if addresses:
             parts.append(_cards(addresses))
-    text_ = ", ".join(parts)
+    text_ = joined(parts, ", ")
     if verdict.hosts:
         hosts = words.listing(verdict.hosts) if len(verdict.hosts) <= 4 else words.count(len(verdict.hosts), "host")
-        text_ = f"{text_} on {hosts}" if text_ else f"host {hosts}"
+        text_ = say("{text} on {hosts}", text=text_, hosts=hosts) if text_ else say("host {hosts}", hosts=hosts)
     return text_
 
 
 def _cards(addresses: Sequence[str]) -> str:
-    return ("GPU " if len(addresses) == 1 else "GPUs ") + words.listing(addresses)
+    return say_many("GPU {names}", "GPUs {names}", len(addresses), names=words.listing(addresses))
 
 
 GPU_CAUSES = frozenset(
@@ -50,10 +51,10 @@ def collective(group: GroupState | None) -> str | None:
     """'all_reduce number 842 of group tp (64 ranks)'."""
     if group is None or group.op is None:
         return None
-    said = group.op + (f" number {group.seq}" if group.seq is not None else "")
+    said = group.op + (say(" number {seq}", seq=group.seq) if group.seq is not None else "")
     name = group.description or group.name
     if name and name not in ("0", "default_pg", "undefined"):
-        said += f" of group {name}"
+        said += say(" of group {name}", name=name)
     return said
 
 
@@ -61,6 +62,11 @@ def _undumped(ranks: Iterable[int], case: Case) -> tuple[int, ...]:
     """Those of the ranks that left no dump."""
     dumped = {c.rank for c in case.collectives.counters}
     return tuple(r for r in ranks if r not in dumped)
+
+
+def _closed(text: str) -> str:
+    """With one full stop at the end."""
+    return shaped(text, lambda t: t.rstrip(".") + ".")
 
 
 def summary(verdict: Verdict, top: Hypothesis | None, case: Case) -> str:
@@ -72,36 +78,53 @@ def summary(verdict: Verdict, top: Hypothesis | None, case: Case) -> str:
         victims = [r for r in reporters if r not in verdict.ranks]
         if victims:
             them = words.ranks(victims)
-            waiting = f" {them.capitalize()} only reported it" + (f" while waiting in {stuck}." if stuck else ".")
+            waiting = (
+                say(" {who} only reported it while waiting in {stuck}.", who=them.capitalize(), stuck=stuck)
+                if stuck
+                else say(" {who} only reported it.", who=them.capitalize())
+            )
     if verdict.status == "undetermined" or top is None:
-        what = f" The job stopped in {stuck}." if stuck else ""
-        who_waits = f" {words.ranks(reporters).capitalize()} reported it; reporting is not guilt." if reporters else ""
+        what = say(" The job stopped in {stuck}.", stuck=stuck) if stuck else ""
+        who_waits = (
+            say(" {who} reported it; reporting is not guilt.", who=words.ranks(reporters).capitalize())
+            if reporters
+            else ""
+        )
         open_ = verdict.cannot_exclude
         dark = _undumped(open_, case)
-        them = "it" if len(open_) == 1 else "them"
-        why = f": nothing of {them} is in the files" if set(dark) == set(open_) else ""
-        rest = f" {words.ranks(open_).capitalize()} cannot be excluded{why}." if open_ else ""
+        nothing = say_many(": nothing of it is in the files", ": nothing of them is in the files", len(open_))
+        why = nothing if set(dark) == set(open_) else ""
+        rest = say(" {who} cannot be excluded{why}.", who=words.ranks(open_).capitalize(), why=why) if open_ else ""
         seen = next((f.says for h in (top,) if h for f in h.findings if f.inference and not f.ranks), "")
         if seen:
-            what = f" {seen}" if seen.endswith(".") else f" {seen}."
-        return f"These files do not say what caused it.{what}{who_waits}{rest} Collect what is listed below."
+            what = " " + _closed(seen)
+        return say(
+            "These files do not say what caused it.{what}{who_waits}{rest} Collect what is listed below.",
+            what=what,
+            who_waits=who_waits,
+            rest=rest,
+        )
     when = words.moment(_onset(top)) if _onset(top) is not None else None
     own = [f for f in top.findings if f.cause == top.cause and f.weight > 0]
-    lead = max(own, key=lambda f: f.weight).says if own else f"{title(verdict.cause)} ({who(verdict)})"
+    lead = (
+        max(own, key=lambda f: f.weight).says
+        if own
+        else say("{title} ({who})", title=Message(title(verdict.cause), {}), who=who(verdict))
+    )
     placed = [f for f in top.findings if f.cause != top.cause and f.cause in LOCATES and f.weight > 0]
     second = max(placed, key=lambda f: f.weight).says if placed and len(lead) <= LONG_LEAD else ""
     if stuck and not waiting and not verdict.ranks:
-        waiting = f" The job stopped in {stuck}."
+        waiting = say(" The job stopped in {stuck}.", stuck=stuck)
     if len(lead) > LONG_LEAD:
-        lead = lead.partition(". ")[0]  # the rest stands in the evidence
-    said = [f"{lead.rstrip('.')}."]
+        lead = shaped(lead, lambda text: text.partition(". ")[0])  # the rest stands in the evidence
+    said = [_closed(lead)]
     if second:
-        said.append(f"{second.rstrip('.')}.")
+        said.append(_closed(second))
     if placed or top.cause in LOCATES:
         waiting = ""
-    text_ = " ".join(map(words.sentence, said))
-    begin = f"{when}: " if when else ""
-    return f"{begin}{text_}{waiting}" + ("" if verdict.status == "identified" else " This is likely, not proved.")
+    text_ = joined(map(words.sentence, said), " ")
+    begin = when + ": " if when else ""
+    return begin + text_ + waiting + ("" if verdict.status == "identified" else say(" This is likely, not proved."))
 
 
 LOCATES = frozenset({"rank_not_arrived", "process_missing", "rank_slow"})
@@ -116,12 +139,12 @@ def actions(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[Actio
     """What to do, first thing first, from catalog/actions.toml; never empty."""
     if top is None or verdict.status == "undetermined":
         return tuple(
-            Action(do=f"Collect: {m}", because="It would tell the likeliest explanations apart.")
+            Action(do=say("Collect: {what}", what=m), because=say("It would tell the likeliest explanations apart."))
             for m in missing(verdict, top, case)[:3]
         ) or (
             Action(
-                do="Keep all files of this run and run it again with the settings below.",
-                because="The evidence is gone.",
+                do=say("Keep all files of this run and run it again with the settings below."),
+                because=say("The evidence is gone."),
             ),
         )
     entries = [a for a in catalog.load("actions")["action"] if a["cause"] == verdict.cause]
@@ -129,27 +152,21 @@ def actions(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[Actio
     chosen = exact + [a for a in entries if not a.get("detail")]
     gpu = next((g for g in verdict.gpus if g.pci), None)
     names = {
-        "host": words.listing(verdict.hosts) or "the host",
+        "host": words.listing(verdict.hosts) or say("the host"),
         "gpu": gpu.pci if gpu and gpu.pci else "ADDRESS",
-        "at_gpu": f" ({_cards([g.pci for g in verdict.gpus if g.pci])})" if gpu else "",
+        "at_gpu": say(" ({why})", why=_cards([g.pci for g in verdict.gpus if g.pci])) if gpu else "",
         "index": str(gpu.index) if gpu and gpu.index is not None else "INDEX",
         "rank": words.ranks(verdict.ranks).removeprefix("rank ").removeprefix("ranks ") if verdict.ranks else "N",
-        "who": words.ranks(verdict.ranks) if verdict.ranks else "the missing rank",
+        "who": words.ranks(verdict.ranks) if verdict.ranks else say("the missing rank"),
     }
     return tuple(
         Action(
-            do=_fill(a["do"], names),
-            because=_fill(a["because"], names),
-            command=_fill(a["command"], names) if a.get("command") else None,
+            do=Message(a["do"], names),
+            because=Message(a["because"], names),
+            command=filled(a["command"], names) if a.get("command") else None,
         )
         for a in chosen[:MOST_ACTIONS]
     )
-
-
-def _fill(template: str, names: Mapping[str, str]) -> str:
-    for key, value in names.items():
-        template = template.replace("{" + key + "}", value)
-    return template
 
 
 def torch_version(case: Case) -> tuple[int, int] | None:
@@ -172,7 +189,7 @@ def recorder_setting(case: Case) -> str:
         "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_DUMP_TEMP_FILE=/shared/fr/comm_lib_trace_rank_"
     )
     if version is None:
-        return f"PyTorch 2.8 and newer: `{new}`; older: `{old}`"
+        return say("PyTorch 2.8 and newer: `{new}`; older: `{old}`", new=new, old=old)
     return f"`{new if version >= (2, 8) else old}`"
 
 
@@ -191,24 +208,37 @@ def missing(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[str, 
         and verdict.cause not in ("cuda_oom", "storage_write_failed", "preempted", "host_oom_kill", "shm_full")
     ):
         found.append(
-            f"Flight Recorder dumps of all ranks (they show who never came). Switch them on for the next run: "
-            f"{recorder_setting(case)}"
+            say(
+                "Flight Recorder dumps of all ranks (they show who never came). Switch them on for the next "
+                "run: {setting}",
+                setting=recorder_setting(case),
+            )
         )
     if dumps and (dark := _undumped(verdict.cannot_exclude, case)):
         found.append(
-            f"the Flight Recorder {'dump' if len(dark) == 1 else 'dumps'} of {words.ranks(dark)}, to blame or to clear "
-            f"{'it' if len(dark) == 1 else 'them'}"
+            say_many(
+                "the Flight Recorder dump of {who}, to blame or to clear it",
+                "the Flight Recorder dumps of {who}, to blame or to clear them",
+                len(dark),
+                who=words.ranks(dark),
+            )
         )
     if case.job and not kernel:
-        host = words.listing(verdict.hosts) if verdict.hosts else "every host of the job"
+        host = words.listing(verdict.hosts) if verdict.hosts else say("every host of the job")
         found.append(
-            f"the kernel log of {host}: {COLLECT}, or `sudo journalctl -k -b -o short-iso-precise > "
-            f"kernel-$(hostname).log`"
+            say(
+                "the kernel log of {host}: {collect}, or `sudo journalctl -k -b -o short-iso-precise > "
+                "kernel-$(hostname).log`",
+                host=host,
+                collect=COLLECT,
+            )
         )
     if verdict.gpus and not verdict.ranks and case.job:
         found.append(
-            "which rank ran on that GPU: `nvidia-smi -L` of that host with the job's CUDA_VISIBLE_DEVICES, "
-            "NCCL's INFO lines (`NCCL_DEBUG=INFO`), or `--hosts FILE`"
+            say(
+                "which rank ran on that GPU: `nvidia-smi -L` of that host with the job's CUDA_VISIBLE_DEVICES, "
+                "NCCL's INFO lines (`NCCL_DEBUG=INFO`), or `--hosts FILE`"
+            )
         )
     if (
         case.job
@@ -216,30 +246,38 @@ def missing(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[str, 
         and verdict.cause in ("rank_not_arrived", "process_missing", "rank_slow", "rank_busy")
     ):
         found.append(
-            f"a stack and the complete log of {words.ranks(verdict.ranks)}: `py-spy dump --native --pid PID` during "
-            f"the hang"
+            say(
+                "a stack and the complete log of {ranks}: `py-spy dump --native --pid PID` during the hang",
+                ranks=words.ranks(verdict.ranks),
+            )
         )
     if not case.job and verdict.status != "undetermined":
-        found.append("the log of the training job (all ranks), to say which rank this stopped and when")
+        found.append(say("the log of the training job (all ranks), to say which rank this stopped and when"))
     if verdict.cause in ("process_signal", "host_oom_kill") and not any(k.startswith("oom-") for k in kinds):
-        found.append("proof of the OOM killer, if it was that: `sudo dmesg -T | grep -i 'killed process'` on that host")
+        found.append(
+            say("proof of the OOM killer, if it was that: `sudo dmesg -T | grep -i 'killed process'` on that host")
+        )
     if verdict.cause == "node_lost":
         found.append(
-            "the BMC's event log and the end of the previous boot: `ipmitool sel elist`, `journalctl -b -1 -n "
-            "500`, /sys/fs/pstore"
+            say(
+                "the BMC's event log and the end of the previous boot: `ipmitool sel elist`, `journalctl -b -1 -n "
+                "500`, /sys/fs/pstore"
+            )
         )
     if verdict.cause in ("psu_rail_loss",) and not any(r.format == "nvidia-bug-report" for r in case.rows):
-        found.append("which cards hang on which supply and switch: `lspci -tv`, and a photo of the cabling")
+        found.append(say("which cards hang on which supply and switch: `lspci -tv`, and a photo of the cabling"))
     assumed = [c for c in case.aligned.clocks if c.basis == "assumed"]
     if assumed and case.job and len({c.clock for c in case.aligned.clocks}) > 1:
         found.append(
-            "the time zone of the logs that do not write one (`timedatectl` on each host), or give --timezone: "
-            "only then can events of different files be ordered"
+            say(
+                "the time zone of the logs that do not write one (`timedatectl` on each host), or give --timezone: "
+                "only then can events of different files be ordered"
+            )
         )
     if any("year" in (c.note or "") for c in case.aligned.clocks):
-        found.append("the year: give --year, or a file that writes it")
+        found.append(say("the year: give --year, or a file that writes it"))
     if named and not case.known.ranks and case.job:
-        found.append("who ran where: `--hosts FILE` with a line for each rank (rank host local-rank GPU)")
+        found.append(say("who ran where: `--hosts FILE` with a line for each rank (rank host local-rank GPU)"))
     return tuple(dict.fromkeys(found))[:MOST_MISSING]
 
 

@@ -21,6 +21,7 @@ from nccl_forensics import catalog, lateness, words
 from nccl_forensics.dumps import COMPLETED, P2P, RETIRED, STARTED, Call, Dump, Ints
 from nccl_forensics.dumps import dump_of as dump_of
 from nccl_forensics.identify import likely_world
+from nccl_forensics.messages import joined, say, say_many
 from nccl_forensics.model import Detail, Evidence, GroupState, Problem, RankCounters, Reconstruction, Suspect, Wait
 
 LENIENT = frozenset({"gloo", "c10d", "mpi", "ucc", "fake"})
@@ -465,7 +466,7 @@ def choose(dumps: Iterable[Dump], problems: list[Problem]) -> dict[int, Dump]:
         chosen[rank] = best
         for other in several:
             if other is not best and newest - (other.newest_ns or newest) >= OLD_FILE_NS:
-                says = f"an older dump of rank {rank}; {best.path} is used"
+                says = say("an older dump of rank {rank}; {path} is used", rank=rank, path=best.path)
                 problems.append(Problem(says=says, source=other.path))
     return chosen
 
@@ -702,12 +703,20 @@ def _blind_tail(job: _Job, rank: int) -> int | None:
 
 
 def _ranks(ranks: Collection[int]) -> str:
-    return words.ranks(ranks) if ranks else "nobody"
+    return words.ranks(ranks) if ranks else say("nobody")
+
+
+def _wait(ranks: Collection[int]) -> str:
+    return say_many("{ranks} waits", "{ranks} wait", len(ranks), ranks=_ranks(ranks))
+
+
+def _towards(call: Call, peer: int) -> str:
+    return say(" to rank {peer}", peer=peer) if call.kind == "send" else say(" from rank {peer}", peer=peer)
 
 
 def _shape(call: Call | None) -> str:
     if call is None:
-        return "an operation that its ring no longer holds"
+        return say("an operation that its ring no longer holds")
     sizes = "×".join(map(str, call.sizes_in[0])) if len(call.sizes_in) == 1 else f"{len(call.sizes_in)} tensors"
     kind = next((x for x in call.dtypes if x != "|"), "")
     return f"{call.op}({sizes} {kind})".replace(" )", ")") if call.sizes_in else call.op
@@ -718,7 +727,7 @@ def _place(stack: Sequence[str]) -> str:
     for frame in stack:
         name, _, where = frame.partition(" ")
         if "site-packages" not in where and "dist-packages" not in where and "torch/distributed" not in where:
-            return f" at {where} ({name})"
+            return say(" at {where} ({name})", where=where, name=name)
     return ""
 
 
@@ -939,11 +948,14 @@ def _mismatches(job: _Job) -> Iterator[_Mismatch]:
                     rest = departing
                     most = [x for x in group.arrived if x not in departing and group.members[x].signature(seq)]
                     tie = not most
-        sides = "; ".join(f"{_ranks(x)}: {_shape(group.members[x[0]].calls(seq)[-1])}" for x in ordered[:4])
+        sides = joined((_ranks(x) + ": " + _shape(group.members[x[0]].calls(seq)[-1]) for x in ordered[:4]), "; ")
         if tie:
-            says = (
-                f"In group {group.label} the members called different things as collective {seq} ({sides}), and "
-                "neither side has a majority."
+            says = say(
+                "In group {label} the members called different things as collective {seq} ({sides}), and "
+                "neither side has a majority.",
+                label=group.label,
+                seq=seq,
+                sides=sides,
             )
             yield _Mismatch(group, (), "collective_mismatch", says, {"first_divergence_seq": seq}, GAPS)
             continue
@@ -984,9 +996,17 @@ def _judged(job: _Job, group: _Standing, seq: int, most: Sequence[int], rest: Se
     own, theirs = member.calls(seq), peer.calls(seq)
     weight = (CLEAN if not job.gaps else GAPS) if len(most) > len(rest) else GAPS
     detail: dict[str, Detail] = {"first_divergence_seq": seq}
-    plain = (
-        f"In group {group.label}, collective {seq}, {_ranks(rest)} called {_shape(own[-1])}"
-        f"{_place(member.stack(seq))}, where {_ranks(most)} called {_shape(theirs[-1])}{_place(peer.stack(seq))}."
+    plain = say(
+        "In group {label}, collective {seq}, {rest} called {shape}{place}, where {most} called "
+        "{other_shape}{other_place}.",
+        label=group.label,
+        seq=seq,
+        rest=_ranks(rest),
+        shape=_shape(own[-1]),
+        place=_place(member.stack(seq)),
+        most=_ranks(most),
+        other_shape=_shape(theirs[-1]),
+        other_place=_place(peer.stack(seq)),
     )
     parting = _parting(group, who, most)
     if parting is not None:
@@ -1008,23 +1028,42 @@ def _judged(job: _Job, group: _Standing, seq: int, most: Sequence[int], rest: Se
         if peer.signature(seq + 1) is not None:
             following = {peer.signature(seq + 1)}
         if member.signature(seq) in following:
-            says = f"{plain} That is the call that follows there: {_ranks(rest)} left one out."
+            says = say(
+                "{plain} That is the call that follows there: {rest} left one out.", plain=plain, rest=_ranks(rest)
+            )
             return _Mismatch(group, tuple(rest), "collective_skipped", says, detail, weight)
         if later and peer.signature(seq) == member.signature(seq + 1):
-            says = f"{plain} What the others called comes next there: {_ranks(rest)} made one call more."
+            says = say(
+                "{plain} What the others called comes next there: {rest} made one call more.",
+                plain=plain,
+                rest=_ranks(rest),
+            )
             return _Mismatch(group, tuple(rest), "collective_skipped", says, detail, weight)
     if _is_barrier(own[-1]) and not _is_barrier(theirs[-1]):
         if all(_left(job, group, x, seq) for x in rest) and _short_of(job, group, who, seq, most) > 1:
-            says = (
-                f"{plain} {_ranks(rest).capitalize()} had never called that before and called nothing after it: "
-                f"{'they' if len(rest) > 1 else 'it'} had left the loop in which the others still are."
+            says = say_many(
+                "{plain} {rest} had never called that before and called nothing after it: it had left the loop in "
+                "which the others still are.",
+                "{plain} {rest} had never called that before and called nothing after it: they had left the loop in "
+                "which the others still are.",
+                len(rest),
+                plain=plain,
+                rest=_ranks(rest).capitalize(),
             )
             return _Mismatch(group, tuple(rest), "uneven_inputs", says, detail, weight - 0.5)
         if own[-1].kind == "barrier" and member.stack(seq):
-            says = f"{plain} {_ranks(rest).capitalize()} had left the loop in which the others still are."
+            says = say(
+                "{plain} {rest} had left the loop in which the others still are.",
+                plain=plain,
+                rest=_ranks(rest).capitalize(),
+            )
             return _Mismatch(group, tuple(rest), "uneven_inputs", says, detail, weight - 1)
         if own[-1].kind == "barrier":
-            says = f"{plain} {_ranks(rest).capitalize()} reached a barrier with fewer calls than the others have made."
+            says = say(
+                "{plain} {rest} reached a barrier with fewer calls than the others have made.",
+                plain=plain,
+                rest=_ranks(rest).capitalize(),
+            )
             return _Mismatch(group, tuple(rest), "collective_skipped", says, detail, weight - 1)
     return _Mismatch(group, tuple(rest), "collective_mismatch", plain, detail, weight)
 
@@ -1056,13 +1095,23 @@ def _short_of(job: _Job, group: _Standing, rank: int, seq: int, peers: Sequence[
 
 
 def _shifted(group: _Standing, ranks: Sequence[int], parting: _Parting) -> str:
-    what = "left out a collective" if parting.by > 0 else "made one collective more"
-    text = f"{_ranks(ranks).capitalize()} {what} of group {group.label} at or before number {parting.seq}"
     theirs, own = _place(parting.theirs), _place(parting.own)
+    beside = ""
     if theirs and own and theirs != own:
-        text += f" (there the others were{theirs}, {_ranks(ranks)}{own})"
-    where = "later" if parting.by > 0 else "earlier"
-    return f"{text}: from then on {parting.matched} of its calls equal its peers' calls one place {where}."
+        beside = say(" (there the others were{theirs}, {who}{own})", theirs=theirs, who=_ranks(ranks), own=own)
+    values = {"who": _ranks(ranks).capitalize(), "label": group.label, "seq": parting.seq}
+    values |= {"beside": beside, "matched": parting.matched}
+    if parting.by > 0:
+        return say(
+            "{who} left out a collective of group {label} at or before number {seq}{beside}: from then on {matched} of "
+            "its calls equal its peers' calls one place later.",
+            **values,
+        )
+    return say(
+        "{who} made one collective more of group {label} at or before number {seq}{beside}: from then on {matched} of "
+        "its calls equal its peers' calls one place earlier.",
+        **values,
+    )
 
 
 # --- who waits for whom ---------------------------------------------------------------------------------------------
@@ -1172,7 +1221,7 @@ def reconstruct(dumps: Sequence[Dump], *, expected_world: int | None = None) -> 
     old = _left_over(job)
     if old:
         for rank in old:
-            says = f"the dump of rank {rank} is older than what its peers went on to; it is left out"
+            says = say("the dump of rank {rank} is older than what its peers went on to; it is left out", rank=rank)
             problems.append(Problem(says=says, source=chosen[rank].path))
         rest = {rank: dump for rank, dump in chosen.items() if rank not in old}
         job = _job(rest, max(expected_world or 0, len(job.world)), problems)
@@ -1299,10 +1348,16 @@ class _Verdict:
         self.top.append(group)
         if culprit is None:
             names = involved if owed else set(blind)
-            says = f"Sends and receives of {_ranks(names)} never pair, and the dumps do not tell whose post is wrong."
+            says = say(
+                "Sends and receives of {names} never pair, and the dumps do not tell whose post is wrong.",
+                names=_ranks(names),
+            )
             weight = GAPS if owed else 1.5
             if not owed and not self.job.stuck:
-                says = f"The last calls of {_ranks(names)} are sends and receives, which may or may not be over."
+                says = say(
+                    "The last calls of {names} are sends and receives, which may or may not be over.",
+                    names=_ranks(names),
+                )
                 weight = 0.0
             self._add((), "deadlock", weight, says, group, ())
             self.cannot_exclude |= names
@@ -1311,15 +1366,20 @@ class _Verdict:
         row = departing.get(culprit)
         own = [x for x in owed if x.waiter == culprit]
         row = row if row is not None else own[0].row if own else None
-        says = f"The sends and receives of rank {culprit} do not fit its peers' program."
+        says = say("The sends and receives of rank {culprit} do not fit its peers' program.", culprit=culprit)
         witnesses: tuple[Evidence, ...] = ()
         detail: dict[str, Detail] = {}
         if row is not None:
             call = dump.calls[dump.call[row]]
             stack = dump.stacks[dump.stack[row]] if dump.stack[row] >= 0 else ()
             peer = self._global(culprit, row)
-            towards = f" {'to' if call.kind == 'send' else 'from'} rank {peer}" if peer is not None else ""
-            says += f" Where its own earlier steps had another call, it posted {call.op}{towards}{_place(stack)}."
+            towards = _towards(call, peer) if peer is not None else ""
+            says += say(
+                " Where its own earlier steps had another call, it posted {op}{towards}{place}.",
+                op=call.op,
+                towards=towards,
+                place=_place(stack),
+            )
             if call.kind in ("send", "recv"):
                 detail["p2p_seq"] = int(dump.p2p_seq[row])
             text = f"entry {int(dump.record_id[row])}: {call.op}{towards}"
@@ -1345,9 +1405,11 @@ class _Verdict:
         unsure = [x for x, dump in job.dumps.items() if dump.count and dump.calls[dump.call[-1]].backend in LENIENT]
         for group in sorted(job.groups.values(), key=lambda x: (-len(x.ranks), x.key)):
             if set(unsure) & set(group.members):
-                says = (
-                    f"The newest calls of {_ranks(unsure)} are over or have failed, which their dumps do not tell, and "
-                    f"{_ranks(job.no_data)} left no dump."
+                says = say(
+                    "The newest calls of {unsure} are over or have failed, which their dumps do not tell, and "
+                    "{no_data} left no dump.",
+                    unsure=_ranks(unsure),
+                    no_data=_ranks(job.no_data),
                 )
                 self._add((), "rank_not_arrived", 0.0, says, group, ())
                 return
@@ -1379,19 +1441,28 @@ class _Verdict:
             job = self.job
             ranks: tuple[int, ...] = tuple(sorted(passed))
             call = _shape(group.op(seq))
-            says = (
-                f"{_ranks(ranks).capitalize()} went on to later collectives without number {seq} of group "
-                f"{group.label} ({call}), in which "
-                f"{_ranks(group.arrived)} {'waits' if len(group.arrived) == 1 else 'wait'}."
+            says = say(
+                "{ranks} went on to later collectives without number {seq} of group {label} ({call}), in "
+                "which {waiters}.",
+                ranks=_ranks(ranks).capitalize(),
+                seq=seq,
+                label=group.label,
+                call=call,
+                waiters=_wait(group.arrived),
             )
             if len(passed) >= len(group.arrived):
                 odd = [x for x in ranks if job.departs(x, passed[x]) is not None]
                 more = [x for x in group.arrived if _departs_by(job, group, x, seq)]
                 ranks = tuple(odd) if odd and not more else tuple(more) if more and not odd else ()
                 if more and ranks == tuple(more):
-                    says = (
-                        f"{_ranks(more).capitalize()} called collective {seq} of group {group.label} ({call}) "
-                        f"where its earlier steps had none, and {_ranks(passed)} went on without it."
+                    says = say(
+                        "{more} called collective {seq} of group {label} ({call}) where its earlier steps had none, "
+                        "and {passed} went on without it.",
+                        more=_ranks(more).capitalize(),
+                        seq=seq,
+                        label=group.label,
+                        call=call,
+                        passed=_ranks(passed),
                     )
             weight = (GAPS if job.gaps else CLEAN) if ranks else GAPS
             self.top.append(group)
@@ -1399,7 +1470,7 @@ class _Verdict:
             parting = _parting(group, ranks[0], group.arrived) if len(ranks) == 1 else None
             if parting is not None:
                 where = parting.seq
-                says = f"{_shifted(group, ranks, parting)} {says}"
+                says = _shifted(group, ranks, parting) + " " + says
             detail: dict[str, Detail] = {"first_divergence_seq": where}
             witnesses = _witnesses(group, seq, [*list(passed)[:2], *group.arrived[:2]])
             self._add(ranks, "collective_skipped", weight, says, group, witnesses, detail)
@@ -1443,16 +1514,24 @@ class _Verdict:
         if len(ranks) > 2 and len(ranks) * 2 >= len(job.world):
             weight = min(weight, WEAK)  # half of the job behind: as likely their dumps are merely older
         call = top.op(top.seq or 0)
-        wait = f"{_ranks(top.arrived)} {'waits' if len(top.arrived) == 1 else 'wait'}"
-        says = (
-            f"{_ranks(missing).capitalize()} never entered collective {top.seq} of group {top.label} ({_shape(call)}), "
-            f"in which {wait}; {'they have' if len(missing) > 1 else 'it has'} nothing unfinished from before."
+        wait = _wait(top.arrived)
+        says = say_many(
+            "{missing} never entered collective {seq} of group {label} ({shape}), in which {wait}; it has nothing "
+            "unfinished from before.",
+            "{missing} never entered collective {seq} of group {label} ({shape}), in which {wait}; they have nothing "
+            "unfinished from before.",
+            len(missing),
+            missing=_ranks(missing).capitalize(),
+            seq=top.seq,
+            label=top.label,
+            shape=_shape(call),
+            wait=wait,
         )
         extra = [x for x in ranks if x not in missing]
         if extra:
-            says += (
-                f" {_ranks(extra).capitalize()} fell behind in a collective that the peers completed, "
-                "or never entered another one."
+            says += say(
+                " {extra} fell behind in a collective that the peers completed, or never entered another one.",
+                extra=_ranks(extra).capitalize(),
             )
         cause, detail = "rank_not_arrived", {}
         parting = (
@@ -1461,7 +1540,7 @@ class _Verdict:
             else None
         )
         if parting is not None:
-            cause, says = "collective_skipped", f"{_shifted(top, ranks, parting)} {says}"
+            cause, says = "collective_skipped", _shifted(top, ranks, parting) + " " + says
             detail = {"first_divergence_seq": parting.seq}
         witnesses = _witnesses(top, top.seq or 0, [*[x for x in missing if x in top.members][:2], *top.arrived[:2]])
         self._add(ranks, cause, weight, says, top, witnesses, detail)
@@ -1476,7 +1555,11 @@ class _Verdict:
         """Ranks that owe a send or receive, and wait for nobody: like a collective never entered, between two."""
         owed = [x for x in self.owed if x.ower in sinks]
         waiters = tuple(sorted({x.waiter for x in owed} or {x for x, to in self.edges.items() if to & set(sinks)}))
-        says = f"{_ranks(sinks).capitalize()} never posted the sends and receives that {_ranks(waiters)} wait for."
+        says = say(
+            "{sinks} never posted the sends and receives that {waiters} wait for.",
+            sinks=_ranks(sinks).capitalize(),
+            waiters=_ranks(waiters),
+        )
         state, evidence = None, []
         for one in owed[:4]:
             member = one.group.members[one.waiter]
@@ -1521,10 +1604,14 @@ class _Verdict:
         partings = {x: p for x in top.arrived if (p := _parting(top, x, missing)) is not None and p.by < 0}
         if set(odd) | set(partings) != set(top.arrived):
             return False
-        says = (
-            f"{_ranks(top.arrived).capitalize()} {'waits' if len(top.arrived) == 1 else 'wait'} in collective {seq} of "
-            f"group {top.label} ({_shape(top.op(seq))}), a call that its earlier steps did not have there and that "
-            f"{_ranks(missing)} never made."
+        says = say(
+            "{waiters} in collective {seq} of group {label} ({shape}), a call that its earlier "
+            "steps did not have there and that {missing} never made.",
+            waiters=_wait(top.arrived).capitalize(),
+            seq=seq,
+            label=top.label,
+            shape=_shape(top.op(seq)),
+            missing=_ranks(missing),
         )
         where = min((p.seq for p in partings.values()), default=seq)
         weight = GAPS if self.job.gaps else CLEAN - 1
@@ -1552,9 +1639,9 @@ class _Verdict:
             since = {x: job.first_pending(x) for x in circle}
             departing = [x for x in sorted(circle) if job.departs(x, since[x]) is not None]
             ranks = tuple(departing) if len(departing) == 1 else ()
-            says = (
-                f"{_ranks(circle).capitalize()} wait for each other in a circle: each stands in a group that another "
-                "is missing in."
+            says = say(
+                "{circle} wait for each other in a circle: each stands in a group that another is missing in.",
+                circle=_ranks(circle).capitalize(),
             )
             self._add(
                 ranks,
@@ -1568,9 +1655,13 @@ class _Verdict:
                 self.cannot_exclude |= circle
             return True
         if len(unsure) == 1:
-            says = (
-                f"Rank {unsure[0]} never entered collective {top.seq} of group {top.label}, in which "
-                f"{_ranks(top.arrived)} wait; its last recorded call is a send or receive that may or may not be over."
+            says = say(
+                "Rank {unsure} never entered collective {seq} of group {label}, in which {arrived} wait; its "
+                "last recorded call is a send or receive that may or may not be over.",
+                unsure=unsure[0],
+                seq=top.seq,
+                label=top.label,
+                arrived=_ranks(top.arrived),
             )
             self._add(
                 tuple(unsure),
@@ -1599,18 +1690,28 @@ class _Verdict:
             self.cannot_exclude |= set(behind)  # operations were still completing: a running job looks like this, too
         elif behind:
             group = next(x for x in self._by_program(list(job.groups.values())) if set(behind) & set(x.lagging))
-            says = (
-                f"{_ranks(behind).capitalize()} {'have' if len(behind) > 1 else 'has'} not seen the end of collectives "
-                f"of group {group.label} that the peers completed (up to {group.agreed}); of "
-                f"{_ranks(everybody)}, for whom others wait, there is no dump."
+            says = say_many(
+                "{behind} has not seen the end of collectives of group {label} that the peers completed (up to "
+                "{agreed}); of {everybody}, for whom others wait, there is no dump.",
+                "{behind} have not seen the end of collectives of group {label} that the peers completed (up to "
+                "{agreed}); of {everybody}, for whom others wait, there is no dump.",
+                len(behind),
+                behind=_ranks(behind).capitalize(),
+                label=group.label,
+                agreed=group.agreed,
+                everybody=_ranks(everybody),
             )
             at = [x for x in behind if x in group.members]
             self._add(behind, "gpu_other", GAPS, says, group, _witnesses(group, group.agreed, [*at, *group.arrived]))
         elif len(everybody) == 1 and top.seq is not None:
             (rank,) = everybody
-            says = (
-                f"Rank {rank} left no dump, and every member of group {top.label} that did stands in collective "
-                f"{top.seq} ({_shape(top.op(top.seq))})."
+            says = say(
+                "Rank {rank} left no dump, and every member of group {label} that did stands in collective "
+                "{seq} ({shape}).",
+                rank=rank,
+                label=top.label,
+                seq=top.seq,
+                shape=_shape(top.op(top.seq)),
             )
             witnesses = _witnesses(top, top.seq, top.arrived)
             self._add((rank,), "process_missing", GAPS, says, top, witnesses, {"undumped": True})
@@ -1649,12 +1750,14 @@ class _Verdict:
         )
         self.top += groups
         steps = [self._order(heads, one, after) for one, after in zip(circle[-1:] + circle[:-1], circle, strict=True)]
-        says = (
-            f"{_ranks(circle).capitalize()} wait for each other in a circle, because their calls come in opposite "
-            f"orders: {'; '.join(steps[:SHOWN])}{'; …' if len(steps) > SHOWN else ''}."
+        says = say(
+            "{circle} wait for each other in a circle, because their calls come in opposite orders: {steps}{more}.",
+            circle=_ranks(circle).capitalize(),
+            steps=joined(steps[:SHOWN], "; "),
+            more="; …" if len(steps) > SHOWN else "",
         )
         if departing:
-            says += f" In earlier steps {_ranks(departing)} had another order."
+            says += say(" In earlier steps {departing} had another order.", departing=_ranks(departing))
         weight = GAPS if job.gaps or not departing else GAPS + 0.5
         witnesses = tuple(
             _evidence(
@@ -1672,11 +1775,26 @@ class _Verdict:
         (wanted, _), (first, _) = heads[waiter], heads[waited]
         place = _place(first.members[waited].stack(first.seq or 0))
         shape = _shape(first.op(first.seq or 0))
-        text = f"rank {waited} called collective {first.seq} of group {first.label} ({shape}){place}"
+        text = say(
+            "rank {waited} called collective {seq} of group {label} ({shape}){place}",
+            waited=waited,
+            seq=first.seq,
+            label=first.label,
+            shape=shape,
+            place=place,
+        )
         if waited in wanted.missing:
-            return f"{text} and never collective {wanted.seq} of group {wanted.label}"
+            return say(
+                "{text} and never collective {seq} of group {label}", text=text, seq=wanted.seq, label=wanted.label
+            )
         place = _place(wanted.members[waited].stack(wanted.seq or 0))
-        return f"{text} before collective {wanted.seq} of group {wanted.label}{place}"
+        return say(
+            "{text} before collective {seq} of group {label}{place}",
+            text=text,
+            seq=wanted.seq,
+            label=wanted.label,
+            place=place,
+        )
 
     def _runs(self, group: _Standing, rank: int) -> bool:
         """The rank's GPU has started the group's stuck operation, whatever stands before it."""
@@ -1695,10 +1813,18 @@ class _Verdict:
             running = [x for x in group.arrived if self._flag(group, x, seq)]
             idle = [x for x in group.arrived if x not in running and self._is_oldest(group, x, seq)]
             if len(timed) == len(group.arrived) and idle and len(idle) <= len(running):
-                says = (
-                    f"All of {_ranks(group.arrived)} enqueued collective {seq} of group {group.label} "
-                    f"({_shape(group.op(seq))}), and the GPUs of {_ranks(running)} started it; "
-                    f"{'those' if len(idle) > 1 else 'that'} of {_ranks(idle)} never did."
+                says = say_many(
+                    "All of {arrived} enqueued collective {seq} of group {label} ({shape}), and the GPUs of "
+                    "{running} started it; that of {idle} never did.",
+                    "All of {arrived} enqueued collective {seq} of group {label} ({shape}), and the GPUs of "
+                    "{running} started it; those of {idle} never did.",
+                    len(idle),
+                    arrived=_ranks(group.arrived),
+                    seq=seq,
+                    label=group.label,
+                    shape=_shape(group.op(seq)),
+                    running=_ranks(running),
+                    idle=_ranks(idle),
                 )
                 self.top += [group]
                 weight = GAPS if self.job.gaps else GAPS + 0.5
@@ -1714,9 +1840,12 @@ class _Verdict:
         if behind is not None:
             group, rank = behind
             self.top += [group]
-            says = (
-                f"Rank {rank} has not seen the end of collectives of group {group.label} that all its peers completed "
-                f"(up to {group.agreed}): its GPU took part in it and never reported back."
+            says = say(
+                "Rank {rank} has not seen the end of collectives of group {label} that all its peers "
+                "completed (up to {agreed}): its GPU took part in it and never reported back.",
+                rank=rank,
+                label=group.label,
+                agreed=group.agreed,
             )
             self._add(
                 (rank,), "gpu_other", WEAK + 0.5, says, group, _witnesses(group, group.agreed, [rank, *group.arrived])
@@ -1729,9 +1858,13 @@ class _Verdict:
             return
         group = joint[0]
         self.top += joint
-        says = (
-            f"All {len(group.arrived)} members of group {group.label} entered collective {group.seq} "
-            f"({_shape(group.op(group.seq or 0))}) and none completed it; the dumps tell nobody from the others."
+        says = say(
+            "All {arrived} members of group {label} entered collective {seq} ({shape}) and none "
+            "completed it; the dumps tell nobody from the others.",
+            arrived=len(group.arrived),
+            label=group.label,
+            seq=group.seq,
+            shape=_shape(group.op(group.seq or 0)),
         )
         shown = _witnesses(group, group.seq or 0, group.arrived)
         # One GPU that hangs and the way between them look the same.
@@ -1750,13 +1883,27 @@ class _Verdict:
         if culprit is None:
             return
         group, late = self.job.groups[culprit[0]], culprit[1]
-        side = "It called them late" if late.side == "cpu" else "It called them in time, and its GPU started them late"
-        says = (
-            f"Rank {late.rank} came last to {late.count:,} collectives of group {group.label}, from number "
-            f"{late.since_seq:,} on, {words.duration(late.by_ns / 1e9)} after the others (median). {side}."
+        side = (
+            say("It called them late")
+            if late.side == "cpu"
+            else say("It called them in time, and its GPU started them late")
+        )
+        says = say(
+            "Rank {rank} came last to {count} collectives of group {label}, from number {since_seq} on, "
+            "{time} after the others (median). {side}.",
+            rank=late.rank,
+            count=f"{late.count:,}",
+            label=group.label,
+            since_seq=f"{late.since_seq:,}",
+            time=words.duration(late.by_ns / 1e9),
+            side=side,
         )
         member = group.members[late.rank]
-        text = f"group {group.label}, collective {late.since_seq}: from here on it comes last"
+        text = say(
+            "group {label}, collective {since_seq}: from here on it comes last",
+            label=group.label,
+            since_seq=late.since_seq,
+        )
         witnesses = (_evidence(member, member.row(late.since_seq), text),)
         detail: dict[str, Detail] = {"late_ms": late.by_ns // 10**6, "side": late.side, "since_seq": late.since_seq}
         self._add((late.rank,), "rank_slow", WEAK + 0.5, says, group, witnesses, detail)
@@ -1905,14 +2052,14 @@ class _Verdict:
 
     def _waits(self) -> Iterator[Wait]:
         for group in self.job.stuck:
-            why = f"entered collective {group.seq} of group {group.label}"
+            why = say("entered collective {seq} of group {label}", seq=group.seq, label=group.label)
             waited = group.waited
             for rank in group.blocked if waited else ():
                 yield Wait(waiter=rank, waited=waited, why=why, group=group.label, seq=group.seq)
         for one in self.owed:
             dump = self.job.dumps[one.waiter]
             call = dump.calls[dump.call[one.row]]
-            why = f"posted a {call.op} {'to' if call.kind == 'send' else 'from'} rank {one.ower}"
+            why = say("posted a {op}{towards}", op=call.op, towards=_towards(call, one.ower))
             yield Wait(waiter=one.waiter, waited=(one.ower,), why=why, group=one.group.label)
 
     def _cleared(self, guilty: set[int]) -> Iterator[tuple[int, str]]:
@@ -1926,9 +2073,17 @@ class _Verdict:
                 continue
             if rank in stands:
                 group, names = stands[rank]
-                yield rank, f"waits in collective {group.seq} of group {group.label} for {names}"
+                why = say_many(
+                    "waits in collective {seq} of group {label} for {names}",
+                    "wait in collective {seq} of group {label} for {names}",
+                    1,
+                    seq=group.seq,
+                    label=group.label,
+                    names=names,
+                )
+                yield rank, why
             elif self.edges.get(rank):
-                yield rank, f"waits for {_ranks(self.edges[rank])}"
+                yield rank, say_many("waits for {names}", "wait for {names}", 1, names=_ranks(self.edges[rank]))
 
     def _counters(self, top: _Standing | None) -> Iterator[RankCounters]:
         job = self.job

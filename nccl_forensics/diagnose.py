@@ -17,6 +17,7 @@ from heapq import nsmallest
 from nccl_forensics import advice, catalog, words
 from nccl_forensics.clocks import HOST_FORMATS, Aligned
 from nccl_forensics.identify import Identities, same_host, short
+from nccl_forensics.messages import joined, numbered, say
 from nccl_forensics.model import (
     Cleared,
     Event,
@@ -257,13 +258,13 @@ def _in_this_job(finding: Finding, case: Case) -> Finding:
         or all("#" in f and f in fashions for h in finding.hosts for f in (FIGURES.sub("#", short(h)),))
     )
     sure = alike and all((place := known.ranks.get(r)) is not None and place.host for r in members)
-    why = "every rank of this job ran elsewhere" if sure else "no rank of this job is known to have run there"
+    why = say("every rank of this job ran elsewhere") if sure else say("no rank of this job is known to have run there")
     return replace(
         finding,
         weight=min(finding.weight, 1.0) + weight("not_in_job")
         if sure
         else finding.weight + weight("perhaps_not_in_job"),
-        says=f"{finding.says} ({why})",
+        says=say("{says} ({why})", says=finding.says, why=why),
     )
 
 
@@ -605,7 +606,7 @@ def _verdict(hypotheses: Sequence[Hypothesis], case: Case, reporters: tuple[int,
     )
 
 
-OTHER_NODE = "the other node"
+OTHER_NODE = say("the other node")
 """Stands for a host of two whose name no file tells."""
 
 
@@ -639,22 +640,26 @@ def _chain(finding: Finding) -> tuple[bool, int]:
 
 def _why_not(h: Hypothesis, top: Hypothesis | None, case: Case) -> str:
     if top is not None and h is top:
-        return "the evidence for it is too thin to name it"
+        return say("the evidence for it is too thin to name it")
     negative = [f for f in h.findings if f.weight < 0]
     if negative:
         return negative[0].says
     if top is not None and top.ranks and h.ranks and not set(top.ranks) & set(h.ranks):
         if set(h.ranks) <= set(waiting_ranks(case.events)):
-            return f"{words.ranks(h.ranks)} entered the collective and waited in it"
-        return f"the rank that never came is {words.ranks(top.ranks)}, not {words.ranks(h.ranks)}"
+            return say("{ranks} entered the collective and waited in it", ranks=words.ranks(h.ranks))
+        return say(
+            "the rank that never came is {late}, not {who}",
+            late=words.ranks(top.ranks),
+            who=words.ranks(h.ranks),
+        )
     if h.cause in advice.LOCATES:
-        return "it says who, not why"
-    return "less speaks for it" if top else "little speaks for it"
+        return say("it says who, not why")
+    return say("less speaks for it") if top else say("little speaks for it")
 
 
 NOBODYS = frozenset({"preempted", "nccl_setup", "fabric_error", "storage_stall", "store_lost"})
 """Causes for which no rank is to blame, so that all who waited are cleared."""
-VICTIM = "entered the collective and waited in it: whoever reports a timeout is a victim until shown otherwise"
+VICTIM = say("entered the collective and waited in it: whoever reports a timeout is a victim until shown otherwise")
 
 
 def _cleared(case: Case, ranks: Sequence[int], gpus: Sequence[Gpu], *, named_somebody: bool) -> tuple[Cleared, ...]:
@@ -673,7 +678,7 @@ def _cleared(case: Case, ranks: Sequence[int], gpus: Sequence[Gpu], *, named_som
     if first is not None and len(innocent) > 1 and len(clocks) == 1:  # across hosts nobody can be called the first
         found.append(
             Cleared(
-                who=f"Rank {first}, the first to complain",
+                who=say("Rank {n}, the first to complain", n=first),
                 rank=first,
                 why=said.get(first, VICTIM),
                 evidence=first_line[first],
@@ -688,7 +693,8 @@ def _cleared(case: Case, ranks: Sequence[int], gpus: Sequence[Gpu], *, named_som
             Cleared(
                 who=words.ranks(alike).capitalize(),
                 rank=alike[0] if len(alike) == 1 else None,
-                why=why if len(alike) == 1 else why.replace("waits", "wait", 1),
+                ranks=tuple(alike),
+                why=numbered(why, len(alike)),
                 evidence=next((first_line[r] for r in alike if r in first_line), None),
             )
         )
@@ -696,10 +702,12 @@ def _cleared(case: Case, ranks: Sequence[int], gpus: Sequence[Gpu], *, named_som
         if event.details.get("first") and event.rank is not None and event.rank not in ranks:
             found.append(
                 Cleared(
-                    who=f"Rank {event.rank}, torchrun's 'root cause'",
+                    who=say("Rank {n}, torchrun's 'root cause'", n=event.rank),
                     rank=event.rank,
-                    why="torchrun names the first process that it saw end on that node, in whole seconds; often "
-                    "a survivor",
+                    why=say(
+                        "torchrun names the first process that it saw end on that node, in whole seconds; often "
+                        "a survivor"
+                    ),
                     evidence=event.evidence,
                 )
             )
@@ -715,15 +723,25 @@ def _cleared(case: Case, ranks: Sequence[int], gpus: Sequence[Gpu], *, named_som
         if other and not (reasons and all(case.timing(e)[0] <= -2 for e in other)):
             continue
         said_of = (
-            [f"Xid {words.listing(sorted({str(number(e, 'xid')) for e in other}))}: {reasons[0]}"] if other else []
+            [
+                say(
+                    "Xid {numbers}: {why}",
+                    numbers=words.listing(sorted({str(number(e, "xid")) for e in other})),
+                    why=reasons[0],
+                )
+            ]
+            if other
+            else []
         )
         if echo:
             only = words.listing(str(n) for n in sorted(n for n in echo if n is not None))
-            said_of.append(f"Xid {only}: the echo of a process or another card that had already failed")
-        why = "; ".join(said_of)
+            said_of.append(
+                say("Xid {numbers}: the echo of a process or another card that had already failed", numbers=only)
+            )
+        why = joined(said_of, "; ")
         found.append(
             Cleared(
-                who=f"GPU {pci}" + (f" in {host}" if host else ""),
+                who=say("GPU {pci}", pci=pci) + (say(" in {host}", host=host) if host else ""),
                 why=why,
                 gpu_pci=pci,
                 rank=case.known.rank_of_gpu(host, pci),
@@ -753,7 +771,7 @@ def ranks_table(case: Case, verdict: Verdict) -> tuple[Rank, ...]:
     for event in case.of("exit"):
         if event.rank is not None:
             code = number(event, "code")
-            exits.setdefault(event.rank, text(event, "signal") or f"exit {code}")
+            exits.setdefault(event.rank, text(event, "signal") or say("exit {code}", code=code))
             if code in (-9, -11, -7, -4, 137, 139):
                 dead.add(event.rank)
     spoke = {e.rank for e in case.events if e.rank is not None}
@@ -769,21 +787,23 @@ def ranks_table(case: Case, verdict: Verdict) -> tuple[Rank, ...]:
         place = case.known.ranks.get(rank)
         state: RankState
         if rank in verdict.ranks:
-            state, note = "culprit", "named as the cause"
+            state, note = "culprit", say("named as the cause")
         elif rank in dead and rank not in verdict.reporting_ranks:
-            state, note = "dead", f"ended by {exits[rank]}"
+            state, note = "dead", say("ended by {how}", how=exits[rank])
         elif group is not None and rank in group.arrived:
-            state, note = "waiting", "entered the collective and waited"
+            state, note = "waiting", say("entered the collective and waited")
         elif rank in verdict.reporting_ranks or rank in arrived:
-            state, note = "blocked" if waits.get(rank) else "waiting", "waited in another group or reported itself"
+            state, note = "blocked" if waits.get(rank) else "waiting", say("waited in another group or reported itself")
         elif group is not None and rank in group.completed:
-            state, note = "completed", "had finished the collective"
+            state, note = "completed", say("had finished the collective")
         elif rank in counters or rank in spoke:
             state, note = (
-                ("blocked", "waits for others") if waits.get(rank) else ("completed", "nothing of its own was overdue")
+                ("blocked", say("waits for others"))
+                if waits.get(rank)
+                else ("completed", say("nothing of its own was overdue"))
             )
         else:
-            state, note = "no-data", "no dump and no line of it is in the pile"
+            state, note = "no-data", say("no dump and no line of it is in the pile")
         counter = counters.get(rank)
         rows.append(
             Rank(

@@ -7,6 +7,7 @@ from typing import Any
 
 from nccl_forensics import __version__
 from nccl_forensics.identify import hosts_of
+from nccl_forensics.messages import say
 from nccl_forensics.model import (
     Event,
     Evidence,
@@ -38,8 +39,11 @@ def build(analysis: Analysis, *, command: str | None = None, timezone: str | Non
     if dropped:
         problems.append(
             {
-                "says": f"{dropped:,} events of role context or consequence are not listed; `--events FILE` "
-                f"writes all of them",
+                "says": say(
+                    "{dropped} events of role context or consequence are not listed; `--events FILE` writes all "
+                    "of them",
+                    dropped=f"{dropped:,}",
+                ),
                 "source": None,
             }
         )
@@ -47,7 +51,10 @@ def build(analysis: Analysis, *, command: str | None = None, timezone: str | Non
     if left_out:
         problems.append(
             {
-                "says": f"{left_out['count']:,} more ranks of which nothing is in the pile have no row of their own",
+                "says": say(
+                    "{left_out} more ranks of which nothing is in the pile have no row of their own",
+                    left_out=f"{left_out['count']:,}",
+                ),
                 "source": None,
             }
         )
@@ -232,7 +239,7 @@ def _evidence(f: Finding) -> list[dict[str, Any]]:
         name = place.source.rsplit("/", 1)[-1]
         rows.append(
             {
-                "says": f.says if n == 0 else f"Beside it, in {name}: {place.text[:120]}",
+                "says": f.says if n == 0 else say("Beside it, in {name}: {text}", name=name, text=place.text[:120]),
                 "time": rfc3339(at),
                 "source": place.source,
                 "line": place.line,
@@ -269,6 +276,7 @@ def _verdict(v: Verdict) -> dict[str, Any]:
                 "who": c.who,
                 "why": c.why,
                 "rank": c.rank,
+                **({"ranks": list(c.ranks)} if len(c.ranks) > 1 else {}),
                 "gpu_pci": c.gpu_pci,
                 "source": c.evidence.source if c.evidence else None,
                 "line": c.evidence.line if c.evidence else None,

@@ -360,6 +360,8 @@ class Cleared:
     who: str
     why: str
     rank: int | None = None
+    ranks: tuple[int, ...] = ()
+    """All of them, where one reason clears several."""
     gpu_pci: str | None = None
     evidence: Evidence | None = None
 

@@ -37,7 +37,8 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from nccl_forensics import catalog
-from nccl_forensics.language import counted, pair
+from nccl_forensics.language import counted
+from nccl_forensics.messages import Message, pair
 from nccl_forensics.model import InputError
 
 MAP_SCHEMA = "nccl-forensics/redaction-map/1"
@@ -698,8 +699,9 @@ class Redactor:
         if isinstance(value, str):
             if field in PLAIN:
                 return value
-            done = self._field(field, value) if field in FIELDS else self._text(value)
-            return done
+            if field in FIELDS:
+                return self._field(field, value)
+            return value.covered(self._text) if isinstance(value, Message) else self._text(value)
         if isinstance(value, Mapping):
             if isinstance(value.get("before"), list | tuple) and isinstance(value.get("text"), str):
                 value = self._over_lines(value)

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nccl_forensics import catalog, language, pictures, templating
 from nccl_forensics.clocks import UNCOMPARED_S
-from nccl_forensics.language import N_, _, counted, pair
+from nccl_forensics.language import N_, _, counted, said
+from nccl_forensics.messages import pair
 from nccl_forensics.visible import visible
 
 if TYPE_CHECKING:
@@ -749,12 +750,6 @@ def _lower(text: str) -> str:
     return text if text.split(" ", 1)[0].rstrip(",:") in _NAMES else text[:1].lower() + text[1:]
 
 
-def _upper_words(text: str) -> str:
-    """A phrase of the document, such as 'Rank 3', in the page's language."""
-    words = language.value_words(text[:1].lower() + text[1:])
-    return text if words == text[:1].lower() + text[1:] else _upper(words)
-
-
 def _headline(verdict: Doc, host_of: Mapping[int, str]) -> str:
     who, title = _culprit(verdict, host_of), cause_title(verdict["cause"])
     status = verdict["status"]
@@ -828,7 +823,7 @@ def _steps(incident: Doc, lookup: Lookup) -> tuple[list[Step], dict[tuple[object
         usable = isinstance(own, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,60}", own) and own not in taken
         anchor = f"i{incident['id']}-{own if usable else f'e{n}'}"
         taken |= {str(own), f"e{n}"}
-        says = clean(item["says"]).removeprefix("also: ")
+        says = clean(said(item["says"])).removeprefix("also: ")
         own_words = clean(item.get("text") or "", 48).rstrip("…")
         bare = item.get("weight") is None and len(own_words) > 8 and own_words in says
         if claims and (claims[-1][0] == says or bare):
@@ -1164,7 +1159,7 @@ def _rank_row(row: Doc, prefix: str, stage: int | None) -> RankRow:
         exit=or_na(row.get("exit")),
         waits=span(waits, 4) if waits else "–",
         stage=or_na(stage),
-        note=clean(row["note"], ROW_CHARS) if row.get("note") else "",
+        note=clean(said(row["note"]), ROW_CHARS) if row.get("note") else "",
     )
 
 
@@ -1198,7 +1193,7 @@ def _group_row(group: Doc) -> GroupRow:
         no_data=who("no_data"),
         bar=pictures.shares(parts, max(count["members"], sum(n for _, n in parts))),
         spoken=", ".join(f"{n:,} {words[kind]}" for kind, n in parts if n),
-        note=clean(group["note"]) if group.get("note") else "",
+        note=clean(said(group["note"])) if group.get("note") else "",
     )
 
 
@@ -1224,7 +1219,12 @@ def _edges(waits: Sequence[Doc]) -> list[tuple[str, str]]:
     """(who waits for whom, why): ranks that wait for the same ones, for the same reason, share a sentence."""
     together: dict[tuple[tuple[int, ...], object, object, str], list[int]] = {}
     for wait in waits:
-        key = (listed(wait.get("waited")), wait.get("group"), wait.get("seq"), clean(wait.get("why") or "", ROW_CHARS))
+        key = (
+            listed(wait.get("waited")),
+            wait.get("group"),
+            wait.get("seq"),
+            clean(said(wait.get("why") or ""), ROW_CHARS),
+        )
         together.setdefault(key, []).append(wait["waiter"])
     found = []
     for (waited, group, seq, why), waiters in together.items():
@@ -1261,7 +1261,11 @@ BESIDE = {"setting": N_("A setting"), "pulse": N_("Before it failed")}
 def _contributing(incident: Doc, lookup: Lookup) -> Iterator[tuple[str, str, str]]:
     for row in incident.get("contributing") or ():
         where = lookup.where(row.get("source"), row.get("line")) if row.get("source") else ""
-        yield _word(BESIDE.get(str(row.get("kind")), "")) or cause_title(str(row["cause"])), clean(row["says"]), where
+        yield (
+            _word(BESIDE.get(str(row.get("kind")), "")) or cause_title(str(row["cause"])),
+            clean(said(row["says"])),
+            where,
+        )
 
 
 def _facts(incident: Doc, lookup: Lookup) -> Iterator[tuple[str, str]]:
@@ -1347,8 +1351,8 @@ def _cleared(verdict: Doc, lookup: Lookup | None) -> list[ClearedRow]:
         c = group[0]
         rows.append(
             ClearedRow(
-                who=_upper(_together(group)) if len(group) > 1 else clean(_upper_words(c["who"]), 160),
-                why=sentence(clean(c["why"])),
+                who=_upper(_together(group)) if len(group) > 1 else clean(said(c["who"]), 160),
+                why=sentence(clean(said(c["why"]))),
                 where=lookup.where(c["source"], c.get("line")) if lookup and c.get("source") else "",
                 text=clean(c["text"], ROW_CHARS) if c.get("text") else None,
             )
@@ -1375,12 +1379,10 @@ def _not_to_blame(verdict: Doc, rows: Sequence[Doc] = ()) -> list[tuple[str, str
     if verdict["status"] == "identified" and not _culprit(verdict, {}):
         return found  # who reported it is one of those who made it
     named = set(listed(verdict["culprit_ranks"])) | set(listed(verdict.get("cannot_exclude")))
-    said = named | {c["rank"] for c in verdict.get("cleared") or () if c.get("rank") is not None}
-    for who, _why in found:
-        if who.lower().startswith("rank"):
-            for low, high in re.findall(r"(\d{1,7})(?:[–-](\d{1,7}))?", who.partition(" (")[0]):
-                said.update(range(int(low), min(int(high or low), int(low) + 10**6) + 1))
-    reporters = [r for r in listed(verdict["reporting_ranks"]) if r not in said]
+    told = named | {c["rank"] for c in verdict.get("cleared") or () if c.get("rank") is not None}
+    for c in verdict.get("cleared") or ():
+        told.update(listed(c.get("ranks")))
+    reporters = [r for r in listed(verdict["reporting_ranks"]) if r not in told]
     if reporters and verdict["status"] != "undetermined":
         why = counted(
             "It reported the timeout. A reporter waits for somebody else.",
@@ -1396,10 +1398,10 @@ def _not_to_blame(verdict: Doc, rows: Sequence[Doc] = ()) -> list[tuple[str, str
             )
         )
     if verdict["status"] == "identified":
-        said.update(reporters)
+        told.update(reporters)
         for other in verdict["alternatives"]:
-            said.update(listed(other["culprit_ranks"]))
-        others = [r["rank"] for r in rows if r["rank"] not in said and _state(r) in ("waiting", "blocked", "completed")]
+            told.update(listed(other["culprit_ranks"]))
+        others = [r["rank"] for r in rows if r["rank"] not in told and _state(r) in ("waiting", "blocked", "completed")]
         if others:
             why = counted(
                 "Nothing in its data speaks against it.", "Nothing in their data speaks against them.", len(others)
@@ -1421,14 +1423,14 @@ def _incident(doc: Doc, incident: Doc, lookup: Lookup, table_rows: int) -> Incid
     prefix = f"i{incident['id']}-"
     actions = tuple(
         ActionRow(
-            do=clean(language.said(a["do"])),
-            because=clean(language.said(a["because"])),
+            do=clean(said(a["do"])),
+            because=clean(said(a["because"])),
             command=clean(a["command"]) if a.get("command") else None,
         )
         for a in verdict["actions"]
     )
-    said = [_bare(clean(a["do"])) for a in verdict["actions"]]
-    unknown = tuple(x for x in map(clean, verdict["missing_evidence"][:20]) if _bare(x) not in said[:1])
+    asked_for = [_bare(a["do"]) for a in verdict["actions"]]
+    unknown = tuple(x for x in verdict["missing_evidence"][:20] if _bare(x) not in asked_for[:1])
     wanted = {_bare(x) for x in unknown}
     blameless = _not_to_blame(verdict, rows)
     waits = _waits(incident, rows)
@@ -1444,16 +1446,16 @@ def _incident(doc: Doc, incident: Doc, lookup: Lookup, table_rows: int) -> Incid
         status_word=_(STATUS_WORDS[verdict["status"]]),
         headline=_headline(verdict, lookup.host_of),
         sure=_sure(verdict),
-        summary=clean(verdict["summary"]),
+        summary=clean(said(verdict["summary"])),
         facts=tuple(_facts(incident, lookup)),
         first=actions[0] if actions else None,
-        actions=tuple(a for a, asked in zip(actions[1:], said[1:], strict=True) if asked not in wanted),
+        actions=tuple(a for a, asked in zip(actions[1:], asked_for[1:], strict=True) if asked not in wanted),
         not_to_blame=tuple(blameless[:4]),
         not_to_blame_more=max(0, len(blameless) - 4),
         nobody_cleared=_("No single rank is to blame: it took all of those that are named here.")
         if verdict["status"] == "identified" and not _culprit(verdict, lookup.host_of)
         else _("Nobody could be cleared."),
-        unknown=tuple(map(sentence, unknown)),
+        unknown=tuple(sentence(clean(said(x))) for x in unknown),
         cannot_exclude=ranks_words(excluded) if excluded else "",
         onset=_("time not known") if onset is None and detected is None else when,
         steps=some(steps, MAX_STEPS),
@@ -1478,7 +1480,7 @@ def _incident(doc: Doc, incident: Doc, lookup: Lookup, table_rows: int) -> Incid
                 if a["culprit_ranks"]
                 else _("no rank in particular"),
                 confidence=f"{a['confidence']:.2f}",
-                why_not=clean(a["why_not"]),
+                why_not=clean(said(a["why_not"])),
             )
             for a in verdict["alternatives"][:20]
         ),
@@ -1814,7 +1816,7 @@ def _page(doc: Doc) -> Page:
         inputs_summary=_inputs_summary(doc),
         problems=some(
             (
-                (sentence(clean(p["says"])), lookup.path(p["source"]) if p.get("source") else "")
+                (sentence(clean(said(p["says"]))), lookup.path(p["source"]) if p.get("source") else "")
                 for p in doc["problems"]
             ),
             MAX_PROBLEMS,
@@ -1959,7 +1961,7 @@ def _ticket_rows(doc: Doc) -> list[TicketLine]:
             TicketLine(label=_("Result"), text=_(NOTHING_FAILED if _readable(doc) else NOTHING_READ)),
             TicketLine(label=_("Seen"), text=_coverage(doc)),
         ]
-        rows += [TicketLine(label=_("Problem"), text=clean(p["says"], TICKET_CHARS)) for p in doc["problems"][:3]]
+        rows += [TicketLine(label=_("Problem"), text=clean(said(p["says"]), TICKET_CHARS)) for p in doc["problems"][:3]]
         return [*rows, TicketLine(label=_("Made by"), text=tool)]
     rows = []
     if len(incidents) > 1:
@@ -1982,7 +1984,7 @@ def _ticket_rows(doc: Doc) -> list[TicketLine]:
     facts = dict(_facts(first, lookup))
     if len(incidents) == 1:
         rows.append(TicketLine(label=_("Result"), text=f"{_headline(verdict, lookup.host_of)} ({_sure(verdict)})"))
-    rows.append(TicketLine(label=_("Summary"), text=clean(verdict["summary"], TICKET_CHARS)))
+    rows.append(TicketLine(label=_("Summary"), text=clean(said(verdict["summary"]), TICKET_CHARS)))
     if len(incidents) == 1:
         rows.append(TicketLine(label=_("What"), text=facts[_("What")]))
         rows.append(TicketLine(label=_("When"), text=facts[_("When")]))
@@ -1991,7 +1993,7 @@ def _ticket_rows(doc: Doc) -> list[TicketLine]:
             TicketLine(
                 label=_("Evidence"),
                 text=lookup.where(item.get("source"), item.get("line")),
-                code=clean(item.get("text") or item["says"], 160),
+                code=clean(item.get("text") or said(item["says"]), 160),
             )
         )
     if blameless := _not_to_blame(verdict):
@@ -2000,16 +2002,14 @@ def _ticket_rows(doc: Doc) -> list[TicketLine]:
         rows.append(
             TicketLine(label=_("Not to blame"), text=clean(f"{blameless[0][0]}: {blameless[0][1]}", 240) + more)
         )
-    unknown = [clean(x, 240) for x in verdict["missing_evidence"][:1]]
+    unknown = [clean(said(x), 240) for x in verdict["missing_evidence"][:1]]
     if excluded := listed(verdict.get("cannot_exclude")):
         unknown.insert(0, _("cannot be excluded: {ranks}").format(ranks=ranks_words(excluded)))
     if unknown:
         rows.append(TicketLine(label=_("Not known"), text="; ".join(unknown)))
     for label, action in zip((_("Do first"), _("Then")), verdict["actions"], strict=False):
         rows.append(
-            TicketLine(
-                label=label, text=clean(language.said(action["do"]), 240), code=clean(action.get("command") or "", 240)
-            )
+            TicketLine(label=label, text=clean(said(action["do"]), 240), code=clean(action.get("command") or "", 240))
         )
     rows = rows[: TICKET_LINES - 1]
     return [*rows, TicketLine(label=_("Made by"), text=tool)]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from nccl_forensics import words
 from nccl_forensics.identify import short
+from nccl_forensics.messages import say, upper_first
 from nccl_forensics.model import Event, GroupState
 from nccl_forensics.rules import Case, number, text
 
@@ -27,34 +28,34 @@ DEFAULT_GROUPS = (None, "0", "default_pg")
 HURTS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "NCCL_P2P_DISABLE": (
         ("1",),
-        "GPUs of one host talk through host memory instead of NVLink or PCIe peer access: far slower",
+        say("GPUs of one host talk through host memory instead of NVLink or PCIe peer access: far slower"),
         "unset NCCL_P2P_DISABLE",
     ),
     "NCCL_IB_DISABLE": (
         ("1",),
-        "hosts talk over plain sockets although InfiniBand or RoCE may be there: far slower",
+        say("hosts talk over plain sockets although InfiniBand or RoCE may be there: far slower"),
         "unset NCCL_IB_DISABLE",
     ),
     "NCCL_SHM_DISABLE": (
         ("1",),
-        "processes of one host talk over the network instead of shared memory",
+        say("processes of one host talk over the network instead of shared memory"),
         "unset NCCL_SHM_DISABLE",
     ),
-    "NCCL_ALGO": ((), "NCCL may not choose its algorithm by size and topology", "unset NCCL_ALGO"),
+    "NCCL_ALGO": ((), say("NCCL may not choose its algorithm by size and topology"), "unset NCCL_ALGO"),
     "NCCL_PROTO": (
         (),
-        "NCCL may not choose its protocol; LL128 on the wrong hardware corrupts data",
+        say("NCCL may not choose its protocol; LL128 on the wrong hardware corrupts data"),
         "unset NCCL_PROTO",
     ),
-    "NCCL_DEBUG": (("TRACE",), "every call is logged, which slows the job down", "export NCCL_DEBUG=WARN"),
+    "NCCL_DEBUG": (("TRACE",), say("every call is logged, which slows the job down"), "export NCCL_DEBUG=WARN"),
     "CUDA_LAUNCH_BLOCKING": (
         ("1",),
-        "every kernel is waited for: slow, and streams no longer overlap",
+        say("every kernel is waited for: slow, and streams no longer overlap"),
         "unset CUDA_LAUNCH_BLOCKING",
     ),
     "TORCH_NCCL_BLOCKING_WAIT": (
         ("1",),
-        "the watchdog does not end a hung job, and writes no report of its own",
+        say("the watchdog does not end a hung job, and writes no report of its own"),
         "unset TORCH_NCCL_BLOCKING_WAIT",
     ),
 }
@@ -83,21 +84,47 @@ def _switches(
     if name == "flight_recorder" and value == "off":
         if dumped:
             return None  # the dumps prove that it was on: a stack trace is missing for other reasons, too
-        return f"The Flight Recorder was off, so nobody can see which rank did not come. Switch it on: {recorder}."
+        return say(
+            "The Flight Recorder was off, so nobody can see which rank did not come. Switch it on: {recorder}.",
+            recorder=recorder,
+        )
     if name in ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE") and value.isdigit():
         if int(value) == 0:
-            return f"{name}=0 keeps the Flight Recorder off: nobody can see which rank did not come. Set {recorder}."
+            return say(
+                "{name}=0 keeps the Flight Recorder off: nobody can see which rank did not come. Set {recorder}.",
+                name=name,
+                recorder=recorder,
+            )
         if int(value) < SMALL_BUFFER:
-            return f"{name}={value} keeps few calls; the one that went wrong may be overwritten. Set `{name}=2000`."
+            return say(
+                "{name}={value} keeps few calls; the one that went wrong may be overwritten. Set `{name}=2000`.",
+                name=name,
+                value=value,
+            )
     if name in ("NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ASYNC_ERROR_HANDLING") and value == "0":
-        return f"{name}=0: the watchdog does not end a hung job. Set `export {right}=1` or leave it out."
+        return say(
+            "{name}=0: the watchdog does not end a hung job. Set `export {right}=1` or leave it out.",
+            name=name,
+            right=right,
+        )
     if name == "NCCL_ASYNC_ERROR_HANDLING" and not old:
         new = text(event, "new") or right
-        return f"{name} is the old name; since PyTorch 2.2 it is {new}. Set `export {new}={value or 1}`."
+        return say(
+            "{name} is the old name; since PyTorch 2.2 it is {new}. Set `export {new}={value}`.",
+            name=name,
+            new=new,
+            value=value or 1,
+        )
     if name in HURTS:
         values, what, line = HURTS[name]
         if value and (not values or value.upper() in values):
-            return f"{name}={value}: {what}. `{line}` unless it was chosen for this machine."
+            return say(
+                "{name}={value}: {what}. `{line}` unless it was chosen for this machine.",
+                name=name,
+                value=value,
+                what=what,
+                line=line,
+            )
     return None
 
 
@@ -128,11 +155,25 @@ def _differing(case: Case) -> Iterator[dict[str, object]]:
         hosts = [set(by_host) for by_host in by_value.values()]
         if len(hosts) < 2 or set.intersection(*hosts) or len(set.union(*hosts)) < 2:
             continue  # one host with several values changed it between runs
-        told = words.listing(f"{value} on {words.listing(sorted(by)[:4])}" for value, by in by_value.items())
+        told = words.listing(
+            say("{value} on {by}", value=value, by=words.listing(sorted(by)[:4])) for value, by in by_value.items()
+        )
         versions = name in names.values()
-        mend = f"Install one version of {name} everywhere." if versions else f"`export {name}=…` alike on all hosts."
+        mend = (
+            say("Install one version of {name} everywhere.", name=name)
+            if versions
+            else say("`export {name}=…` alike on all hosts.", name=name)
+        )
         rarest = min(by_value.values(), key=len)
-        yield _row(f"{name[0].upper()}{name[1:]} differs between hosts: {told}. {mend}", next(iter(rarest.values())))
+        yield _row(
+            say(
+                "{name} differs between hosts: {told}. {mend}",
+                name=upper_first(name),
+                told=told,
+                mend=mend,
+            ),
+            next(iter(rarest.values())),
+        )
 
 
 def _own_limits(case: Case) -> Iterator[dict[str, object]]:
@@ -155,9 +196,14 @@ def _own_limits(case: Case) -> Iterator[dict[str, object]]:
             )
             name, had = group.description or group.name, words.duration((group.timeout_ms or 0) / 1000)
             yield _row(
-                f"Group {name} had the default limit of {had} while the job had chosen "
-                f"{words.duration(chosen[0] / 1000)}: new_group() does not inherit it. "
-                f"`dist.new_group(ranks, timeout=timedelta(seconds={chosen[0] // 1000}))`.",
+                say(
+                    "Group {name} had the default limit of {had} while the job had chosen {time}: new_group() "
+                    "does not inherit it. `dist.new_group(ranks, timeout=timedelta(seconds={chosen}))`.",
+                    name=name,
+                    had=had,
+                    time=words.duration(chosen[0] / 1000),
+                    chosen=chosen[0] // 1000,
+                ),
                 seen,
             )
             return

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from nccl_forensics import catalog, words
 from nccl_forensics.identify import Identities, likely_world
+from nccl_forensics.messages import joined, say, say_many
 from nccl_forensics.model import Event, Evidence, GroupState, Reconstruction, Suspect, Wait, number, text
 
 MILLISECOND = 1_000_000
@@ -245,7 +246,13 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
         if members and absent:
             for rank in s.reports:
                 waits.append(
-                    Wait(waiter=rank, waited=absent, why=f"waits in {what}", group=s.name or s.desc, seq=s.seq)
+                    Wait(
+                        waiter=rank,
+                        waited=absent,
+                        why=say("waits in {what}", what=what),
+                        group=s.name or s.desc,
+                        seq=s.seq,
+                    )
                 )
         if not mixed:
             suspects += _content(s, seen)
@@ -256,8 +263,12 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
                     ranks=(rank,),
                     cause="collective_skipped",
                     weight=catalog.weight("lone_waiter"),
-                    says=f"Only rank {rank} waits in {what}, and the other ranks had ended their work: "
-                    f"rank {rank} made one call that nobody else makes.",
+                    says=say(
+                        "Only rank {rank} waits in {what}, and the other ranks had ended their work: rank {rank} "
+                        "made one call that nobody else makes.",
+                        rank=rank,
+                        what=what,
+                    ),
                     group=groups[-1],
                     evidence=seen,
                     details={"extra": True},
@@ -278,11 +289,11 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
             if not missing and len(blame) > 1:
                 weight += catalog.weight("log_not_collected")
             sign = (
-                "alive: the dump signal was answered, and nothing of its own was overdue"
+                say("alive: the dump signal was answered, and nothing of its own was overdue")
                 if told
-                else _log_goes_on(blame, late) + ", without such a report"
+                else _log_goes_on(blame, late) + say(", without such a report")
                 if missing
-                else "no line of " + ("it" if len(blame) == 1 else "them") + " was found"
+                else say_many("no line of it was found", "no line of them was found", len(blame))
             )
             suspects.append(
                 Suspect(
@@ -291,8 +302,13 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
                     weight=weight
                     if len(blame) <= max(1, OUTLIERS * len(members))
                     else weight + catalog.weight("too_many_late"),
-                    says=f"{words.ranks(s.reports).capitalize()} waited in {what}; "
-                    f"{words.ranks(blame)} never entered it ({sign}).",
+                    says=say(
+                        "{reports} waited in {what}; {blame} never entered it ({sign}).",
+                        reports=words.ranks(s.reports).capitalize(),
+                        what=what,
+                        blame=words.ranks(blame),
+                        sign=sign,
+                    ),
                     group=groups[-1],
                     evidence=(*told[:2], *seen[:2]),
                     details={"silent": not missing},
@@ -311,9 +327,12 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
                         ranks=(rank,),
                         cause="rank_not_arrived",
                         weight=catalog.weight("only_one_told"),
-                        says=f"{words.ranks(reporters).capitalize()} timed out; rank {rank} alone answered "
-                        f"their dump signal "
-                        "without a timeout of its own: alive, and late.",
+                        says=say(
+                            "{reporters} timed out; rank {rank} alone answered their dump signal without a timeout of "
+                            "its own: alive, and late.",
+                            reporters=words.ranks(reporters).capitalize(),
+                            rank=rank,
+                        ),
                         group=groups[-1],
                         evidence=(observed[rank].evidence, *seen[:2]),
                     )
@@ -362,8 +381,8 @@ def _spoke_late(events: Sequence[Event]) -> set[int]:
 def _log_goes_on(ranks: Sequence[int], late: set[int]) -> str:
     one = len(ranks) == 1
     if set(ranks) <= late:
-        return "its log goes on" if one else "their logs go on"
-    return "its log is here" if one else "their logs are here"
+        return say("its log goes on") if one else say("their logs go on")
+    return say("its log is here") if one else say("their logs are here")
 
 
 def _could_belong(rank: int, s: _Stuck) -> bool:
@@ -399,7 +418,7 @@ def _mixed(s: _Stuck) -> bool:
 
 def _content(s: _Stuck, seen: tuple[Evidence, ...]) -> list[Suspect]:
     """All came, but not with the same call: the minority by operation or size."""
-    for key, word in (("op", "operation"), ("numel_in", "size"), ("numel_out", "size")):
+    for key, word in (("op", say("operation")), ("numel_in", say("size")), ("numel_out", say("size"))):
         values = {r: e.details.get(key) for r, e in s.reports.items()}
         counts = Counter(values.values())
         if len(counts) < 2:
@@ -408,17 +427,24 @@ def _content(s: _Stuck, seen: tuple[Evidence, ...]) -> list[Suspect]:
         odd = tuple(sorted(r for r, v in values.items() if v != best))
         tie = n == rest[0][1] or len(values) < 3
         evidence = tuple(s.reports[r].evidence for r in odd[:2]) + seen[:1]
-        listed = "; ".join(f"{words.ranks(r for r in values if values[r] == v)}: {v}" for v in counts)
-        says = f"All reporters wait at the same place, but not in the same {word} ({listed})."
+        listed = joined((words.ranks(r for r in values if values[r] == v) + f": {v}" for v in counts), "; ")
+        says = say(
+            "All reporters wait at the same place, but not in the same {word} ({listed}).", word=word, listed=listed
+        )
         shifted = None if tie else _shifted(s, odd)
         if shifted is not None:
-            fewer = "left one call out" if shifted < 0 else "made one call more"
+            fewer = say("left one call out") if shifted < 0 else say("made one call more")
             return [
                 Suspect(
                     ranks=odd,
                     cause="collective_skipped",
                     weight=catalog.weight("reports_shifted"),
-                    says=f"{says} {words.ranks(odd).capitalize()} {fewer}: the number of calls made differs by one.",
+                    says=say(
+                        "{says} {odd} {fewer}: the number of calls made differs by one.",
+                        says=says,
+                        odd=words.ranks(odd).capitalize(),
+                        fewer=fewer,
+                    ),
                     group=None,
                     evidence=evidence,
                 )
@@ -451,12 +477,16 @@ def _shifted(s: _Stuck, odd: Sequence[int]) -> int | None:
 
 
 def _what(group: GroupState) -> str:
-    seq = f" number {group.seq}" if group.seq is not None else ""
+    seq = say(" number {seq}", seq=group.seq) if group.seq is not None else ""
     name = group.description or group.name
-    return f"{group.op or 'a collective'}{seq}" + (f" of group {name}" if name and name not in DEFAULT else "")
+    return (
+        (group.op or say("a collective"))
+        + seq
+        + (say(" of group {name}", name=name) if name and name not in DEFAULT else "")
+    )
 
 
-WITNESS = "entered the collective and waited in it: a reporter is a witness"
+WITNESS = say("entered the collective and waited in it: a reporter is a witness")
 
 
 def _with_reports(group: GroupState, reports: Sequence[GroupState]) -> GroupState:

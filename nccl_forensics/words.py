@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timezone
 
+from nccl_forensics.messages import Message, joined, pair, say, shaped, upper_first
+
 SECOND = 1_000_000_000
 DATED_FROM_NS = 315_532_800 * SECOND
 """1980-01-01: earlier times are those whose year nobody told (clocks.NO_YEAR)."""
@@ -23,6 +25,22 @@ def rfc3339(ns: int | None) -> str | None:
     return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06d}Z"
 
 
+MONTHS = (
+    say("January"),
+    say("February"),
+    say("March"),
+    say("April"),
+    say("May"),
+    say("June"),
+    say("July"),
+    say("August"),
+    say("September"),
+    say("October"),
+    say("November"),
+    say("December"),
+)
+
+
 def moment(ns: int | None) -> str | None:
     """For sentences: '2026-04-22 01:14:17 UTC'; '22 April 01:14:17 (year not known)'."""
     if ns is None:
@@ -30,21 +48,9 @@ def moment(ns: int | None) -> str | None:
     when = datetime.fromtimestamp(ns // SECOND, timezone.utc)
     if is_dated(ns):
         return f"{when:%Y-%m-%d %H:%M:%S} UTC"
-    months = [
-        "January",
-        "February",
-        "March",
-        "April",
-        "May",
-        "June",
-        "July",
-        "August",
-        "September",
-        "October",
-        "November",
-        "December",
-    ]
-    return f"{when.day} {months[when.month - 1]} {when:%H:%M:%S} (year not known)"
+    return say(
+        "{day} {month} {time} (year not known)", day=when.day, month=MONTHS[when.month - 1], time=f"{when:%H:%M:%S}"
+    )
 
 
 def duration(seconds: float) -> str:
@@ -55,16 +61,16 @@ def duration(seconds: float) -> str:
         return f"{int(seconds // 60)} min {int(seconds % 60)} s"
     if seconds < 172_800:
         return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
-    return f"{seconds / 86_400:.1f} days"
+    return say("{n} days", n=f"{seconds / 86_400:.1f}")
 
 
 def ranks(numbers: Iterable[int]) -> str:
     """'rank 3', 'ranks 0–2 and 5', '512 ranks between 0 and 1022'."""
     found = sorted(set(numbers))
     if not found:
-        return "no rank"
+        return say("no rank")
     if len(found) == 1:
-        return f"rank {found[0]}"
+        return say("rank {numbers}", numbers=found[0])
     runs: list[list[int]] = []
     for n in found:
         if runs and runs[-1][-1] == n - 1:
@@ -75,22 +81,34 @@ def ranks(numbers: Iterable[int]) -> str:
     for run in runs:
         parts += [str(n) for n in run] if len(run) < 3 else [f"{run[0]}–{run[-1]}"]
     if len(parts) > 9:
-        return f"{len(found):,} ranks between {found[0]} and {found[-1]}"
-    return f"ranks {listing(parts)}"
+        return say("{n} ranks between {first} and {last}", n=f"{len(found):,}", first=found[0], last=found[-1])
+    return say("ranks {numbers}", numbers=listing(parts))
 
 
 def sentence(text: str) -> str:
     """With a capital at the start, unless the first word is a name: 'gpu-41: the log stops' stays as it is."""
-    first = text.split(" ", 1)[0]
-    return text if first.endswith(":") or not first.isalpha() else text[:1].upper() + text[1:]
+    return shaped(
+        text, lambda t: t if (first := t.split(" ", 1)[0]).endswith(":") or not first.isalpha() else upper_first(t)
+    )
 
 
 def listing(parts: Iterable[str]) -> str:
     """'a', 'a and b', 'a, b and c'."""
     words = list(parts)
-    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + f" and {words[-1]}" if words else ""
+    if len(words) < 2:
+        return words[0] if words else ""
+    return say("{some} and {last}", some=joined(words[:-1], ", "), last=words[-1])
+
+
+NOUNS = (
+    *(pair("host", "hosts"), pair("GPU", "GPUs"), pair("more GPU", "more GPUs"), pair("other host", "other hosts")),
+    *(pair("more line", "more lines"), pair("process", "processes"), pair("completion", "completions")),
+    *(pair("corrected link error", "corrected link errors"), pair("wrong value", "wrong values")),
+)
+"""What `count` counts in sentences of the report."""
 
 
 def count(number: int, singular: str, plural: str | None = None) -> str:
     """'1 GPU', '1,024 GPUs'."""
-    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+    noun = Message(singular, {}, (plural or singular + "s", number))
+    return Message("{n} {noun}", {"n": f"{number:,}", "noun": noun})

@@ -21,6 +21,7 @@ from nccl_forensics import words
 from nccl_forensics.catalog import weight as weight
 from nccl_forensics.clocks import HOST_FORMATS, Aligned
 from nccl_forensics.identify import Identities
+from nccl_forensics.messages import say
 from nccl_forensics.model import Detail, Event, Finding, InputRow, Reconstruction
 from nccl_forensics.model import number as number
 from nccl_forensics.model import text as text
@@ -229,11 +230,11 @@ class Case:
             return 0.0, None
         seen = self.detected
         if event.time_ns is None and self._went_on(event):
-            return weight("long_before"), "the job made further steps after it"
+            return weight("long_before"), say("the job made further steps after it")
         if seen is None or event.time_ns is None or seen.time_ns is None:
             if event.boot is not None and event.boot < 0:
-                return weight("earlier_boot"), "it is from an earlier boot, and its time cannot be shown"
-            return weight("order_unknown"), "its time against the job's cannot be shown"
+                return weight("earlier_boot"), say("it is from an earlier boot, and its time cannot be shown")
+            return weight("order_unknown"), say("its time against the job's cannot be shown")
         order = self.aligned.before(event, seen)
         slack = self.aligned.slack_ns(event, seen)
         if slack is None:
@@ -241,25 +242,28 @@ class Case:
             # but a day does.
             gap = abs(event.time_ns - seen.time_ns) if is_dated(event.time_ns) == is_dated(seen.time_ns) else 0
             if gap > 26 * 3600 * SECOND:
-                return weight("long_before"), "it came more than a day away from the job's failure"
+                return weight("long_before"), say("it came more than a day away from the job's failure")
             if event.boot is not None and event.boot < 0:
-                return weight("earlier_boot"), "it is from an earlier boot, and its clock's zone is not known"
-            return weight("order_unknown"), "its clock's zone is not known, so the order cannot be shown"
+                return weight("earlier_boot"), say("it is from an earlier boot, and its clock's zone is not known")
+            return weight("order_unknown"), say("its clock's zone is not known, so the order cannot be shown")
         onset = self.onset_ns if self.onset_ns is not None else seen.time_ns
         margin = min(slack, (event.uncertainty_ns or 0) + (seen.uncertainty_ns or 0) + SKEW_S * SECOND)
         if is_dated(event.time_ns) != is_dated(seen.time_ns):
-            return weight("order_unknown"), "the year of one of them is not known"
+            return weight("order_unknown"), say("the year of one of them is not known")
         if order is False and event.time_ns - seen.time_ns > margin + 2 * SECOND:
-            return weight("too_late"), "it came after the job had given up"
+            return weight("too_late"), say("it came after the job had given up")
         if event.time_ns < onset - LONG_BEFORE_S * SECOND - margin:
-            return weight("long_before"), "it came long before, and the job went on"
+            return weight("long_before"), say("it came long before, and the job went on")
         if (steps := self._steps_after(event.time_ns + margin + STEP_S * SECOND)) is not None:
             gone = words.duration((steps - event.time_ns) / SECOND)
-            return weight("long_before"), f"the job still made progress {gone} after it"
+            return weight("long_before"), say("the job still made progress {gone} after it", gone=gone)
         late = event.time_ns - onset - margin
         if late > WAITED_S * SECOND and event.evidence.source in self.of_hosts and event.kind not in SLOW_TO_SHOW:
             return weight("while_waiting"), (
-                f"the others had already been waiting for {words.duration((event.time_ns - onset) / SECOND)}"
+                say(
+                    "the others had already been waiting for {time}",
+                    time=words.duration((event.time_ns - onset) / SECOND),
+                )
             )
         return 0.0, None
 

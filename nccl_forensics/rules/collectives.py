@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from nccl_forensics import words
 from nccl_forensics.identify import MOST_RANKS
+from nccl_forensics.messages import say
 from nccl_forensics.model import Event, Finding
 from nccl_forensics.rules import Case, number, rule, text, weight
 from nccl_forensics.watchdogs import reporter
@@ -45,7 +46,10 @@ def pytorch_names_them(case: Case) -> Iterator[Finding]:
         if isinstance(ranks, tuple) and ranks:
             yield Finding(
                 cause="rank_not_arrived",
-                says=f"PyTorch's monitored barrier names the ranks that never came: {', '.join(map(str, ranks))}",
+                says=say(
+                    "PyTorch's monitored barrier names the ranks that never came: {numbers}",
+                    numbers=", ".join(map(str, ranks)),
+                ),
                 weight=weight("pytorch_names_ranks"),
                 ranks=tuple(int(r) for r in ranks),
                 events=(event,),
@@ -59,8 +63,12 @@ def pytorch_names_them(case: Case) -> Iterator[Finding]:
             if len(arrived) == joined and missing:
                 yield Finding(
                     cause="rank_not_arrived",
-                    says=f"{joined} of {world} ranks reached the creation of the group, and these are known by "
-                    f"name; the others never came",
+                    says=say(
+                        "{joined} of {world} ranks reached the creation of the group, and these are known by name; "
+                        "the others never came",
+                        joined=joined,
+                        world=world,
+                    ),
                     weight=weight("counted_out"),
                     ranks=missing,
                     events=barriers[:2],
@@ -71,7 +79,10 @@ def pytorch_names_them(case: Case) -> Iterator[Finding]:
         if isinstance(ranks, tuple) and ranks:
             yield Finding(
                 cause="rank_not_arrived",
-                says=f"PyTorch's desync report names ranks {', '.join(map(str, ranks))} of its group as lagging",
+                says=say(
+                    "PyTorch's desync report names ranks {numbers} of its group as lagging",
+                    numbers=", ".join(map(str, ranks)),
+                ),
                 weight=weight("pytorch_names_ranks"),
                 ranks=tuple(int(r) for r in ranks),
                 events=(event,),
@@ -106,11 +117,13 @@ def waited_for_one(case: Case) -> Iterator[Finding]:
         sure = everyone and len(waiting) > 1 and not lost
         yield Finding(
             cause="process_missing" if lost else "rank_not_arrived",
-            says=f"{words.ranks(waiting).capitalize()} waited in set-up for rank {rank}, "
+            says=say(
+                "{waiting} waited in set-up for rank {rank}, ", waiting=words.ranks(waiting).capitalize(), rank=rank
+            )
             + (
-                "and the connection to the store, which rank 0 or its launcher keeps, broke"
+                say("and the connection to the store, which rank 0 or its launcher keeps, broke")
                 if lost
-                else "which never answered"
+                else say("which never answered")
             ),
             weight=weight("counted_out") if sure else weight("counted_out") - 0.8,
             ranks=(rank,),
@@ -129,8 +142,11 @@ def one_watchdog_stuck(case: Case) -> Iterator[Finding]:
     ((rank, event),) = stuck.items()
     yield Finding(
         cause="gpu_stall",
-        says=f"Of all ranks only rank {rank} says that its own watchdog hung in a call to CUDA or NCCL, or waited for "
-        "Python's lock",
+        says=say(
+            "Of all ranks only rank {rank} says that its own watchdog hung in a call to CUDA or NCCL, or "
+            "waited for Python's lock",
+            rank=rank,
+        ),
         weight=weight("stuck_watchdog"),
         ranks=(rank,),
         events=(event,),
@@ -146,8 +162,13 @@ def fingerprints_differ(case: Case) -> Iterator[Finding]:
         a, b = number(event, "rank_a"), number(event, "rank_b")
         yield Finding(
             cause="collective_mismatch",
-            says=f"PyTorch's fingerprint check: rank {a} was in {text(event, 'op_a') or 'one collective'}, rank {b} in "
-            f"{text(event, 'op_b') or 'another'} at the same place",
+            says=say(
+                "PyTorch's fingerprint check: rank {a} was in {op_a}, rank {b} in {op_b} at the same place",
+                a=a,
+                op_a=text(event, "op_a") or say("one collective"),
+                b=b,
+                op_b=text(event, "op_b") or say("another"),
+            ),
             weight=weight("detail_mismatch"),
             events=(event,),
             detail="pair",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from nccl_forensics import words
 from nccl_forensics.identify import same_host, short
+from nccl_forensics.messages import say
 from nccl_forensics.model import Event, Finding, Gpu
 from nccl_forensics.rules import SECOND, Case, number, rule, text, weight
 
@@ -22,7 +23,10 @@ _Card = tuple[str | None, str]
 
 
 def _key(gpu: Gpu) -> _Card:
-    return (short(gpu.host) if gpu.host else None, gpu.pci or gpu.uuid or gpu.serial or f"index {gpu.index}")
+    return (
+        short(gpu.host) if gpu.host else None,
+        gpu.pci or gpu.uuid or gpu.serial or f"index {gpu.index}",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +114,14 @@ class _Who:
 
 def _name(gpu: Gpu) -> str:
     """'GPU 3 (0000:c1:00.0) in node-a'."""
-    said = f"GPU {gpu.index}" if gpu.index is not None else f"GPU {gpu.pci or gpu.uuid or gpu.serial}"
+    said = (
+        say("GPU {index}", index=gpu.index)
+        if gpu.index is not None
+        else say("GPU {pci}", pci=gpu.pci or gpu.uuid or gpu.serial)
+    )
     if gpu.index is not None and gpu.pci:
-        said += f" ({gpu.pci})"
-    return said + (f" in {gpu.host}" if gpu.host else "")
+        said += say(" ({pci})", pci=gpu.pci)
+    return said + (say(" in {host}", host=gpu.host) if gpu.host else "")
 
 
 def _aside(case: Case, *, sure: bool = False) -> bool:
@@ -160,14 +168,23 @@ def _heat(gpu: Gpu, inside: Sequence[Event]) -> str:
     parts = []
     if hot:
         lasted_s, peak = max(number(e, "lasted_s") or 0 for e in hot), max(number(e, "peak_c") or 0 for e in hot)
-        parts.append(f"was above {number(hot[0], 'limit_c')} °C for {words.duration(lasted_s)} (up to {peak} °C)")
+        parts.append(
+            say(
+                "was above {limit_c} °C for {time} (up to {peak} °C)",
+                limit_c=number(hot[0], "limit_c"),
+                time=words.duration(lasted_s),
+                peak=peak,
+            )
+        )
     if slow:
         lasted_s = max(number(e, "lasted_s") or 0 for e in slow)
-        parts.append("slowed down because of heat" + (f" for {words.duration(lasted_s)}" if lasted_s else ""))
+        parts.append(
+            say("slowed down because of heat") + (say(" for {time}", time=words.duration(lasted_s)) if lasted_s else "")
+        )
     if not parts:
         peak = max((number(e, "value") or 0 for e in inside if text(e, "metric") == "temperature_c"), default=0)
-        parts.append(f"was at {peak} °C")
-    return f"{_name(gpu)} {' and '.join(parts)}"
+        parts.append(say("was at {peak} °C", peak=peak))
+    return _name(gpu) + " " + words.listing(parts)
 
 
 def _explained(case: Case, rank: int, gpu: Gpu) -> bool:
@@ -202,9 +219,9 @@ def gpu_hot(case: Case) -> Iterator[Finding]:
         finding = Finding(
             cause="gpu_thermal",
             says=_heat(gpu, inside)
-            + (f" while its rank {rank} was late" if counts else "")
-            + (f" ({why})" if why else "")
-            + (" – like most GPUs there" if all_hot else ""),
+            + (say(" while its rank {rank} was late", rank=rank) if counts else "")
+            + (say(" ({why})", why=why) if why else "")
+            + (say(" – like most GPUs there") if all_hot else ""),
             weight=(weight("hot_and_late") if counts else weight("hot_besides")) + shift,
             ranks=(rank,) if rank is not None and named else (),
             hosts=(gpu.host,) if gpu.host and named else (),
@@ -218,7 +235,7 @@ def gpu_hot(case: Case) -> Iterator[Finding]:
             aside.append(finding)
     if aside:
         first = max(aside, key=lambda f: f.weight)
-        more = f"; {words.count(len(aside) - 1, 'more GPU')} in the same way" if len(aside) > 1 else ""
+        more = say("; {gpus} in the same way", gpus=words.count(len(aside) - 1, "more GPU")) if len(aside) > 1 else ""
         yield replace(first, says=first.says + more)
 
 
@@ -246,7 +263,8 @@ def diagnostic_failed(case: Case) -> Iterator[Finding]:
         alone = same_host_and_cause[host, first.cause or ""] == 1
         yield Finding(
             cause=first.cause or "gpu_other",
-            says=f"{_name(gpu)} failed {words.listing(tests)}" + (f": {says[:140]}" if says else ""),
+            says=say("{name} failed {tests}", name=_name(gpu), tests=words.listing(tests))
+            + (f": {says[:140]}" if says else ""),
             weight=weight("diagnostic_failed"),
             ranks=(rank,) if rank is not None else (),
             hosts=(gpu.host,) if gpu.host else (),
@@ -272,9 +290,14 @@ def exporter_keeps_last_xid(case: Case) -> Iterator[Finding]:
         aside = _aside(case, sure=new or rank in who.late)
         yield Finding(
             cause=first.cause,
-            says=f"dcgm-exporter shows Xid {xid} ({text(first, 'short')}) as the last one of {_name(gpu)}"
-            + ("; the scrape before did not" if new else "; when it came is not known")
-            + (f" ({why})" if why else ""),
+            says=say(
+                "dcgm-exporter shows Xid {xid} ({short}) as the last one of {name}",
+                xid=xid,
+                short=text(first, "short"),
+                name=_name(gpu),
+            )
+            + (say("; the scrape before did not") if new else say("; when it came is not known"))
+            + (say(" ({why})", why=why) if why else ""),
             weight=weight("beside") if aside else weight("last_xid") + (0.6 if new else 0.0) + shift,
             ranks=(rank,) if rank is not None and not aside else (),
             hosts=(gpu.host,) if gpu.host and not aside else (),
@@ -286,12 +309,12 @@ def exporter_keeps_last_xid(case: Case) -> Iterator[Finding]:
 
 
 RISES = {
-    "ecc_volatile_corrected": ("gpu_ecc_leak", 10, "corrected memory errors"),
-    "ecc_aggregate_corrected": ("gpu_ecc_leak", 10, "corrected memory errors"),
-    "remapped_corrected": ("gpu_ecc_leak", 1, "memory rows remapped for corrected errors"),
-    "ecc_volatile_uncorrected": ("gpu_memory", 1, "uncorrectable memory errors"),
-    "ecc_aggregate_uncorrected": ("gpu_memory", 1, "uncorrectable memory errors"),
-    "remapped_uncorrected": ("gpu_memory", 1, "memory rows remapped for uncorrectable errors"),
+    "ecc_volatile_corrected": ("gpu_ecc_leak", 10, say("corrected memory errors")),
+    "ecc_aggregate_corrected": ("gpu_ecc_leak", 10, say("corrected memory errors")),
+    "remapped_corrected": ("gpu_ecc_leak", 1, say("memory rows remapped for corrected errors")),
+    "ecc_volatile_uncorrected": ("gpu_memory", 1, say("uncorrectable memory errors")),
+    "ecc_aggregate_uncorrected": ("gpu_memory", 1, say("uncorrectable memory errors")),
+    "remapped_uncorrected": ("gpu_memory", 1, say("memory rows remapped for uncorrectable errors")),
 }
 """Counter → (cause, smallest rise that means something, words). The rise of ten is our judgement."""
 
@@ -345,7 +368,14 @@ def counters_rose(case: Case) -> Iterator[Finding]:
         rank = who.rank(gpu)
         yield Finding(
             cause=cause,
-            says=f"{_name(gpu)}: {what} rose from {rise.before:,} to {rise.after:,}" + (f" ({why})" if why else ""),
+            says=say(
+                "{name}: {what} rose from {before} to {after}",
+                name=_name(gpu),
+                what=what,
+                before=f"{rise.before:,}",
+                after=f"{rise.after:,}",
+            )
+            + (say(" ({why})", why=why) if why else ""),
             weight=weight("counter_rose") + (0.6 if cause == "gpu_memory" else 0.0) + max(shift, -0.5),
             ranks=(rank,) if rank is not None else (),
             hosts=(gpu.host,) if gpu.host else (),
@@ -429,8 +459,12 @@ def gpu_no_longer_listed(case: Case) -> Iterator[Finding]:
         rank = who.rank(gpu)
         yield Finding(
             cause="gpu_off_bus",
-            says=f"{_name(gpu)} gave no more samples while {number(event, 'others')} others went on"
-            + (f" ({why})" if why else ""),
+            says=say(
+                "{name} gave no more samples while {others} others went on",
+                name=_name(gpu),
+                others=number(event, "others"),
+            )
+            + (say(" ({why})", why=why) if why else ""),
             weight=weight("no_longer_listed") + shift,
             ranks=(rank,) if rank is not None else (),
             hosts=(gpu.host,) if gpu.host else (),
@@ -445,13 +479,14 @@ def gpu_no_longer_listed(case: Case) -> Iterator[Finding]:
             for smaller in listings:
                 if larger is smaller or not (missing := _gone(larger, smaller)):
                     continue
-                value, how = weight("no_longer_listed") - 0.5, "another listing of the same host"
+                how: str
+                value, how = weight("no_longer_listed") - 0.5, say("another listing of the same host")
                 if larger.time_ns is not None and smaller.time_ns is not None and larger.time_ns != smaller.time_ns:
                     later = smaller.time_ns > larger.time_ns
                     value = weight("no_longer_listed") - (0.0 if later else 1.0)
-                    how = "a later listing" if later else "an earlier listing"
+                    how = say("a later listing") if later else say("an earlier listing")
                 elif larger.tool == "lspci" and smaller.tool != "lspci":
-                    value, how = weight("no_longer_listed") - 0.4, "the driver's own listing"
+                    value, how = weight("no_longer_listed") - 0.4, say("the driver's own listing")
                 if best is None or value > best[0]:
                     best = (value, missing, larger, smaller, how)
         if best is None:
@@ -462,8 +497,17 @@ def gpu_no_longer_listed(case: Case) -> Iterator[Finding]:
         ranks = {r for g in gpus if (r := who.rank(g)) is not None}
         yield Finding(
             cause="gpu_off_bus",
-            says=f"GPU {words.listing(missing)} stands in {larger.what()} ({len(larger.cards)} GPUs) and is missing "
-            f"from {how} ({smaller.what()}, {len(smaller.cards)} GPUs) of {host}",
+            says=say(
+                "GPU {missing} stands in {what} ({cards} GPUs) and is missing from {how} ({other}, "
+                "{others} GPUs) of {host}",
+                missing=words.listing(missing),
+                what=larger.what(),
+                cards=len(larger.cards),
+                how=how,
+                other=smaller.what(),
+                others=len(smaller.cards),
+                host=host,
+            ),
             weight=value,
             ranks=tuple(sorted(ranks)),
             hosts=(host,) if host else (),
@@ -496,16 +540,20 @@ def port_down_here(case: Case) -> Iterator[Finding]:
         up_there = [s[True][0] for _, s in elsewhere if s[True] and not s[False]]
         shift, why = case.timing(down) if down.time_ns is not None else (0.0, None)
         if states[True]:
-            other, says = states[True][0], "was up in another report of the same host"
+            other, says = states[True][0], say("was up in another report of the same host")
         elif up_there and len(up_there) * 2 > len(elsewhere):
-            other, says = up_there[0], f"is up on {words.count(len(up_there), 'other host')}"
+            other, says = up_there[0], say("is up on {up_there}", up_there=words.count(len(up_there), "other host"))
         else:
             seen = [e for e in case.events if e.cause == "nic_link_down" and short(e.host or host) == host]
             report_only = seen and all(e.kind == "ibstat-down" for e in seen)
             if elsewhere and report_only:
                 yield Finding(
                     cause="nic_link_down",
-                    says=f"Port {dev} is down on {names[host]} as on the other hosts: it is not in use",
+                    says=say(
+                        "Port {dev} is down on {names} as on the other hosts: it is not in use",
+                        dev=dev,
+                        names=names[host],
+                    ),
                     weight=weight("port_unused"),
                     hosts=(names[host],),
                     events=(down,),
@@ -513,9 +561,19 @@ def port_down_here(case: Case) -> Iterator[Finding]:
             continue
         yield Finding(
             cause="nic_link_down",
-            says=f"Port {dev} of {names[host]} is {text(down, 'state')} and {says}"
-            + (f" ({recommended})" if (recommended := text(down, "recommendation")) else "")
-            + (f" ({why})" if why else ""),
+            says=say(
+                "Port {dev} of {names} is {state} and {says}",
+                dev=dev,
+                names=names[host],
+                state=text(down, "state"),
+                says=says,
+            )
+            + (
+                say(" ({recommended})", recommended=recommended)
+                if (recommended := text(down, "recommendation"))
+                else ""
+            )
+            + (say(" ({why})", why=why) if why else ""),
             weight=weight("port_down") + shift,
             hosts=(names[host],),
             events=(down, other),
@@ -524,11 +582,11 @@ def port_down_here(case: Case) -> Iterator[Finding]:
 
 
 PORT_RISES = {
-    "link_downs": ("nic_link_down", 1, "times that the link went down"),
-    "link_recoveries": ("nic_link_down", 1, "times that the link had to recover"),
-    "crc_errors": ("fabric_error", 10, "frames with a wrong checksum"),
-    "symbol_errors": ("fabric_error", 10, "symbol errors"),
-    "ack_timeouts": ("fabric_error", 10, "answers that never came"),
+    "link_downs": ("nic_link_down", 1, say("times that the link went down")),
+    "link_recoveries": ("nic_link_down", 1, say("times that the link had to recover")),
+    "crc_errors": ("fabric_error", 10, say("frames with a wrong checksum")),
+    "symbol_errors": ("fabric_error", 10, say("symbol errors")),
+    "ack_timeouts": ("fabric_error", 10, say("answers that never came")),
 }
 """Counter of a port → (cause, smallest rise that means something, words). The rises of ten are our judgement; symbol
 errors before correction (pcs_symbol_errors) rise on healthy links."""
@@ -556,8 +614,15 @@ def port_counters_rose(case: Case) -> Iterator[Finding]:
         shift, why = case.timing(rise.events[-1]) if timed else (0.0, None)
         yield Finding(
             cause=cause,
-            says=f"Port {dev} of {names[host]}: the count of {what} rose from {rise.before:,} to {rise.after:,} "
-            "between two looks" + (f" ({why})" if why else ""),
+            says=say(
+                "Port {port} of {host}: the count of {what} rose from {before} to {after} between two looks",
+                port=dev,
+                host=names[host],
+                what=what,
+                before=f"{rise.before:,}",
+                after=f"{rise.after:,}",
+            )
+            + (say(" ({why})", why=why) if why else ""),
             weight=weight("port_counter_rose") + shift,
             hosts=(names[host],),
             events=rise.events,
@@ -610,12 +675,16 @@ def file_system_full(case: Case) -> Iterator[Finding]:
         state = max(under, key=lambda s: len(text(s, "mount") or ""))
         mount, what = text(state, "mount"), text(state, "what")
         full = number(state, "used_percent")
-        how = {"read-only": "is mounted read-only", "inodes": f"has used {full} % of its inodes"}.get(
-            what or "", f"is {full} % full" if full is not None else f"has its {what} used up"
+        how = {
+            "read-only": say("is mounted read-only"),
+            "inodes": say("has used {full} % of its inodes", full=full),
+        }.get(
+            what or "",
+            say("is {full} % full", full=full) if full is not None else say("has its {what} used up", what=what),
         )
         yield Finding(
             cause="shm_full" if mount == "/dev/shm" else "storage_write_failed",
-            says=f"{mount}, on which the write failed, {how}",
+            says=say("{mount}, on which the write failed, {how}", mount=mount, how=how),
             weight=weight("full_where_written") - (0.0 if path else 0.6),
             ranks=(error.rank,) if error.rank is not None else (),
             hosts=(host,) if host else (),
@@ -664,7 +733,7 @@ def scheduler_remembers(case: Case) -> Iterator[Finding]:
             hosts = ()
         yield Finding(
             cause=event.cause or "preempted",
-            says=f"Slurm's record of job {text(event, 'job')}: {text(event, 'state')}",
+            says=say("Slurm's record of job {job}: {state}", job=text(event, "job"), state=text(event, "state")),
             weight=weight("scheduler_remembers"),
             hosts=hosts,
             events=(event, *(silent[:2] if event.cause == "node_lost" else ())),
@@ -676,8 +745,12 @@ def scheduler_remembers(case: Case) -> Iterator[Finding]:
         shift, why = case.timing(inside[0])
         yield Finding(
             cause="node_lost",
-            says=f"Slurm lost contact with {host} ({text(inside[0], 'reason') or text(inside[0], 'state')})"
-            + (f" ({why})" if why else ""),
+            says=say(
+                "Slurm lost contact with {host} ({reason})",
+                host=host,
+                reason=text(inside[0], "reason") or text(inside[0], "state"),
+            )
+            + (say(" ({why})", why=why) if why else ""),
             weight=weight("node_silent") + shift,
             hosts=(host,),
             events=tuple(inside[:2]),
@@ -705,10 +778,10 @@ def cluster_remembers(case: Case) -> Iterator[Finding]:
         shift, why = case.timing(event)
         yield Finding(
             cause=event.cause,
-            says=f"Kubernetes: a container of pod {pod} ended with {text(event, 'reason')}"
-            + (f" (exit code {code})" if (code := number(event, "exit_code")) is not None else "")
-            + (f" on {node}" if node else "")
-            + (f" ({why})" if why else ""),
+            says=say("Kubernetes: a container of pod {pod} ended with {reason}", pod=pod, reason=text(event, "reason"))
+            + (say(" (exit code {code})", code=code) if (code := number(event, "exit_code")) is not None else "")
+            + (say(" on {node}", node=node) if node else "")
+            + (say(" ({why})", why=why) if why else ""),
             weight=(weight("cluster_states_it") if event.role == "cause" else 1.2) + shift,
             ranks=ranks if pod and len(ranks) == 1 else (),
             hosts=(host,) if host else (),
@@ -721,7 +794,7 @@ def cluster_remembers(case: Case) -> Iterator[Finding]:
         shift, why = case.timing(timed[0])
         yield Finding(
             cause="node_lost",
-            says=f"Kubernetes: node {host} is not ready" + (f" ({why})" if why else ""),
+            says=say("Kubernetes: node {host} is not ready", host=host) + (say(" ({why})", why=why) if why else ""),
             weight=weight("node_silent") + shift,
             hosts=(host,),
             events=tuple(timed[:2]),
@@ -744,8 +817,12 @@ def board_sensors(case: Case) -> Iterator[Finding]:
         names = words.listing([text(e, "sensor") or "a sensor" for e in inside][:4])
         yield Finding(
             cause=cause,
-            says=f"The BMC{f' of {host}' if host else ''} shows {names} beyond its limits "
-            f"({inside[0].evidence.text[:100].strip()})",
+            says=say(
+                "The BMC{of_host} shows {names} beyond its limits ({text})",
+                of_host=say(" of {host}", host=host) if host else "",
+                names=names,
+                text=inside[0].evidence.text[:100].strip(),
+            ),
             weight=weight("beside") if _aside(case) else weight("board_limit"),
             hosts=(host,) if host and not _aside(case) else (),
             events=tuple(inside[:3]),
@@ -762,8 +839,12 @@ def links_measured(case: Case) -> Iterator[Finding]:
             continue
         yield Finding(
             cause="nvlink",
-            says=f"{_name(gpu)} has {number(event, 'links')} NVLinks to the others, its like have "
-            f"{number(event, 'usual')}",
+            says=say(
+                "{name} has {links} NVLinks to the others, its like have {usual}",
+                name=_name(gpu),
+                links=number(event, "links"),
+                usual=number(event, "usual"),
+            ),
             weight=weight("beside") if _aside(case) else weight("fewer_links"),
             hosts=(gpu.host,) if gpu.host and not _aside(case) else (),
             gpus=() if _aside(case) else _named([gpu]),
@@ -776,10 +857,18 @@ def links_measured(case: Case) -> Iterator[Finding]:
         wrong = number(event, "wrong")
         yield Finding(
             cause=event.cause,
-            says=f"nccl-tests{f' on {host}' if host else ''}: {words.count(wrong, 'wrong value')}"
+            says=say(
+                "nccl-tests{on_host}: {wrong}",
+                on_host=say(" on {host}", host=host) if host else "",
+                wrong=words.count(wrong, "wrong value"),
+            )
             if wrong is not None
-            else f"nccl-tests on {host}: {event.details.get('peak_gb_s')} GB/s of bus bandwidth, "
-            f"{event.details.get('expected_gb_s')} or more are usual",
+            else say(
+                "nccl-tests on {host}: {peak_gb_s} GB/s of bus bandwidth, {expected_gb_s} or more are usual",
+                host=host,
+                peak_gb_s=event.details.get("peak_gb_s"),
+                expected_gb_s=event.details.get("expected_gb_s"),
+            ),
             weight=weight("beside") if _aside(case) else weight("slow_links") + (0.4 if wrong is not None else 0.0),
             hosts=(host,) if host and not _aside(case) else (),
             events=(event,),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from nccl_forensics import words
+from nccl_forensics.messages import say
 from nccl_forensics.model import Event, Finding, Gpu
 from nccl_forensics.rules import SECOND, Case, at, number, rule, text, weight
 
@@ -125,7 +126,7 @@ def _finding(
     shift, why = case.timing(events[0])
     return Finding(
         cause=cause,
-        says=says + (f" ({why})" if why else ""),
+        says=says + (say(" ({why})", why=why) if why else ""),
         weight=value + shift,
         ranks=_ranks(case, gpus) if ranks is None else ranks,
         hosts=(host,) if host else (),
@@ -154,7 +155,7 @@ def _lost(case: Case, burst: Burst, lost: dict[str, Event]) -> Iterator[Finding]
     host = burst.host
     first = min(at(e) for e in lost.values())
     together = {p: e for p, e in lost.items() if at(e) - first <= TOGETHER_S * SECOND}
-    where = f" in {host}" if host else ""
+    where = say(" in {host}", host=host) if host else ""
     boards = _same_board(case, host, together)
     if len(boards) > 1:
         uptimes = [e.stamp.boot_ns for e in together.values() if e.stamp is not None and e.stamp.boot_ns is not None]
@@ -165,13 +166,22 @@ def _lost(case: Case, burst: Burst, lost: dict[str, Event]) -> Iterator[Finding]
             e.stamp is not None and (e.stamp.boot_ns is not None or e.stamp.resolution_ns < SECOND)
             for e in together.values()
         )
-        within = f"within {spread_s * 1000:.1f} ms" if exact and spread_s < 1 else f"within {max(spread_s, 1):.0f} s"
+        within = (
+            say("within {time}", time=f"{spread_s * 1000:.1f} ms")
+            if exact and spread_s < 1
+            else say("within {time}", time=f"{max(spread_s, 1):.0f} s")
+        )
         gpus = _gpus(case, host, together)
         yield _finding(
             case,
             "psu_rail_loss",
-            f"{len(together)} GPUs{where} ({words.listing(sorted(together))}) were lost {within} of each other: "
-            f"they share something that failed",
+            say(
+                "{n} GPUs{where} ({names}) were lost {within} of each other: they share something that failed",
+                n=len(together),
+                where=where,
+                names=words.listing(sorted(together)),
+                within=within,
+            ),
             weight("shared_power"),
             sorted(together.values(), key=at),
             host,
@@ -183,12 +193,12 @@ def _lost(case: Case, burst: Burst, lost: dict[str, Event]) -> Iterator[Finding]
         event = together[addresses[0]]
         link = [e for e in burst.events if e.kind in LINK and at(e) <= at(event)]
         name = "GPU " + words.listing(addresses)
-        board = " (both on one board)" if len(addresses) > 1 else ""
-        code = "Xid 79" if event.kind == "xid" else "no answer on the bus"
+        board = say(" (both on one board)") if len(addresses) > 1 else ""
+        code = "Xid 79" if event.kind == "xid" else say("no answer on the bus")
         yield _finding(
             case,
             "gpu_off_bus",
-            f"{name}{board}{where} fell off the PCIe bus ({code})",
+            say("{name}{board}{where} fell off the PCIe bus ({code})", name=name, board=board, where=where, code=code),
             weight("xid_fatal"),
             [event, *[e for p, e in together.items() if p != addresses[0]]],
             host,
@@ -199,7 +209,7 @@ def _lost(case: Case, burst: Burst, lost: dict[str, Event]) -> Iterator[Finding]
             yield _finding(
                 case,
                 "gpu_off_bus",
-                f"its link went down first: {_short(link[0])}",
+                say("its link went down first: {short}", short=_short(link[0])),
                 0.3,
                 link[:2],
                 host,
@@ -212,9 +222,13 @@ def _lost(case: Case, burst: Burst, lost: dict[str, Event]) -> Iterator[Finding]
         if noise:
             yield Finding(
                 cause="psu_rail_loss" if len(boards) > 1 else "gpu_off_bus",
-                says=f"{words.count(len(noise), 'corrected link error')} on port {text(noise[0], 'pci')}, "
-                f"next above GPU {pci}, "
-                f"in the {words.duration((at(event) - at(noise[0])) / SECOND)} before",
+                says=say(
+                    "{errors} on port {port}, next above GPU {pci}, in the {time} before",
+                    errors=words.count(len(noise), "corrected link error"),
+                    port=text(noise[0], "pci"),
+                    pci=pci,
+                    time=words.duration((at(event) - at(noise[0])) / SECOND),
+                ),
                 weight=weight("link_noise_before"),
                 hosts=(host,) if host else (),
                 gpus=_gpus(case, host, [pci]),
@@ -226,7 +240,7 @@ def _lost(case: Case, burst: Burst, lost: dict[str, Event]) -> Iterator[Finding]
         yield _finding(
             case,
             "gpu_off_bus",
-            f"GPU {pci}{where} fell off the PCIe bus later in the same burst",
+            say("GPU {pci}{where} fell off the PCIe bus later in the same burst", pci=pci, where=where),
             1.0,
             [event],
             host,
@@ -254,11 +268,11 @@ def _switch(event: Event) -> str:
     """The switch as the line names it: its number, its PCI address, or neither."""
     index = number(event, "switch")
     name = text(event, "switch_pci") if index is None else index
-    return "An NVSwitch" if name is None else f"NVSwitch {name}"
+    return say("An NVSwitch") if name is None else say("NVSwitch {name}", name=name)
 
 
 def _not_lost(case: Case, burst: Burst, host: str | None) -> Iterator[Finding]:
-    where = f" in {host}" if host else ""
+    where = say(" in {host}", host=host) if host else ""
     by_gpu: dict[str, list[Event]] = defaultdict(list)
     for event in burst.events:
         if event.kind == "xid" and event.gpu_pci:
@@ -273,14 +287,14 @@ def _not_lost(case: Case, burst: Burst, host: str | None) -> Iterator[Finding]:
         first = min([*real_links, *fatal_switch], key=at)
         gpus = _gpus(case, host, {e.gpu_pci for e in links if e.gpu_pci})
         what = (
-            f"{_switch(first)} reports fatal SXid {number(first, 'sxid')}"
+            say("{switch} reports fatal SXid {sxid}", switch=_switch(first), sxid=number(first, "sxid"))
             if first.kind == "sxid"
-            else f"NVLink error Xid {number(first, 'xid')} on GPU {first.gpu_pci}"
+            else say("NVLink error Xid {xid} on GPU {gpu_pci}", xid=number(first, "xid"), gpu_pci=first.gpu_pci)
         )
         yield _finding(
             case,
             "nvlink",
-            f"{what}{where}" + (f"; {words.count(len(gpus), 'GPU')} saw it" if len(gpus) > 1 else ""),
+            what + where + (say("; {gpus} saw it", gpus=words.count(len(gpus), "GPU")) if len(gpus) > 1 else ""),
             weight("xid_fatal"),
             [first, *[e for e in sorted([*real_links, *fatal_switch], key=at) if e is not first][:3]],
             host,
@@ -302,9 +316,12 @@ def _not_lost(case: Case, burst: Burst, host: str | None) -> Iterator[Finding]:
                 yield _finding(
                     case,
                     "gpu_memory",
-                    f"GPU {pci}{where} met a contained error (Xid 94) in the same second as a failed access "
-                    f"between peers: "
-                    "poisoned data from another GPU looks the same as broken memory here",
+                    say(
+                        "GPU {pci}{where} met a contained error (Xid 94) in the same second as a failed access "
+                        "between peers: poisoned data from another GPU looks the same as broken memory here",
+                        pci=pci,
+                        where=where,
+                    ),
                     0.2,
                     [memory[0], peer[0]],
                     host,
@@ -316,8 +333,13 @@ def _not_lost(case: Case, burst: Burst, host: str | None) -> Iterator[Finding]:
             yield _finding(
                 case,
                 "gpu_memory",
-                f"GPU {pci}{where} had an uncorrectable memory error (Xid {number(memory[0], 'xid')}"
-                + (f", then {words.listing(others)}" if others else "")
+                say(
+                    "GPU {pci}{where} had an uncorrectable memory error (Xid {xid}",
+                    pci=pci,
+                    where=where,
+                    xid=number(memory[0], "xid"),
+                )
+                + (say(", then {others}", others=words.listing(others)) if others else "")
                 + ")",
                 weight("xid_fatal"),
                 [*memory[:2], *noted[:1]],
@@ -331,9 +353,13 @@ def _not_lost(case: Case, burst: Burst, host: str | None) -> Iterator[Finding]:
             yield _finding(
                 case,
                 "gpu_firmware",
-                f"GPU {pci}{where}: its own processor stopped answering (Xid "
-                f"{words.listing(str(n) for n in sorted(n for n in numbers & FIRMWARE if n))})"
-                + (f"; {words.listing(sorted(names)[:3])} only asked" if names else ""),
+                say(
+                    "GPU {pci}{where}: its own processor stopped answering (Xid {numbers})",
+                    pci=pci,
+                    where=where,
+                    numbers=words.listing(str(n) for n in sorted(n for n in numbers & FIRMWARE if n)),
+                )
+                + (say("; {names} only asked", names=words.listing(sorted(names)[:3])) if names else ""),
                 weight("xid_fatal")
                 if any(e.role == "cause" for e in hung) or len(firmware) > 1
                 else weight("firmware_hung"),
@@ -345,7 +371,11 @@ def _not_lost(case: Case, burst: Burst, host: str | None) -> Iterator[Finding]:
                 yield _finding(
                     case,
                     "gpu_app_fault",
-                    f"a fault of the program on GPU {pci} came just before (Xid {number(program[0], 'xid')})",
+                    say(
+                        "a fault of the program on GPU {pci} came just before (Xid {xid})",
+                        pci=pci,
+                        xid=number(program[0], "xid"),
+                    ),
                     weight("fault_before_firmware"),
                     program[:2],
                     host,
@@ -357,7 +387,12 @@ def _not_lost(case: Case, burst: Burst, host: str | None) -> Iterator[Finding]:
             yield _finding(
                 case,
                 "gpu_app_fault",
-                f"a program on GPU {pci}{where} made an illegal access (Xid {number(program[0], 'xid')}"
+                say(
+                    "a program on GPU {pci}{where} made an illegal access (Xid {xid}",
+                    pci=pci,
+                    where=where,
+                    xid=number(program[0], "xid"),
+                )
                 + (f", {words.listing(sorted(names)[:2])}" if names else "")
                 + ")",
                 weight("xid_application") - (4.0 if desktop and (case.job or case.has_job_log) else 0.0),
@@ -373,8 +408,8 @@ def _not_lost(case: Case, burst: Burst, host: str | None) -> Iterator[Finding]:
                 yield _finding(
                     case,
                     other[0].cause or "gpu_other",
-                    f"GPU {pci}{where}: Xid {number(other[0], 'xid')}"
-                    + (f" ({text(other[0], 'short')})" if text(other[0], "short") else ""),
+                    say("GPU {pci}{where}: Xid {xid}", pci=pci, where=where, xid=number(other[0], "xid"))
+                    + (say(" ({short})", short=text(other[0], "short")) if text(other[0], "short") else ""),
                     weight("xid_other"),
                     other[:3],
                     host,
@@ -423,8 +458,13 @@ def same_card_in_many_ways(case: Case) -> Iterator[Finding]:
             yield _finding(
                 case,
                 "gpu_other",
-                f"GPU {pci} failed in several ways (Xid {words.listing(map(str, numbers))}) with "
-                f"{len(programs)} different programs: the card rather than the programs",
+                say(
+                    "GPU {pci} failed in several ways (Xid {numbers}) with {programs} different programs: the card "
+                    "rather than the programs",
+                    pci=pci,
+                    numbers=words.listing(map(str, numbers)),
+                    programs=len(programs),
+                ),
                 weight("same_card_many_ways"),
                 [inside[0], inside[-1]],
                 host,
@@ -451,15 +491,23 @@ def corrected_errors_rising(case: Case) -> Iterator[Finding]:
             else False
         )
         words_gap = (
-            f"the gaps shrank from {words.duration(max(gaps[:half]) / SECOND)} to "
-            f"{words.duration(min(gaps[half:]) / SECOND)}"
+            say(
+                "the gaps shrank from {longest} to {shortest}",
+                longest=words.duration(max(gaps[:half]) / SECOND),
+                shortest=words.duration(min(gaps[half:]) / SECOND),
+            )
             if rising
-            else "without a clear trend"
+            else say("without a clear trend")
         )
         yield Finding(
             cause="gpu_ecc_leak",
-            says=f"GPU {pci}: {len(inside)} storms of corrected memory errors (Xid 92) in "
-            f"{words.duration((times[-1] - times[0]) / SECOND)}; {words_gap}",
+            says=say(
+                "GPU {pci}: {n} storms of corrected memory errors (Xid 92) in {time}; {gaps}",
+                pci=pci,
+                n=len(inside),
+                time=words.duration((times[-1] - times[0]) / SECOND),
+                gaps=words_gap,
+            ),
             weight=weight("ecc_beside" if case.job else "ecc_trend" if rising else "ecc_storms"),
             ranks=_ranks(case, [case.known.gpu(host, pci)]),
             hosts=(host,) if host else (),
@@ -497,7 +545,12 @@ def link_errors(case: Case) -> Iterator[Finding]:
         yield _finding(
             case,
             "pcie_link",
-            f"PCIe port {port} reported {words.count(len(inside), 'corrected link error')}, {most} within a minute",
+            say(
+                "PCIe port {port} reported {errors}, {most} within a minute",
+                port=port,
+                errors=words.count(len(inside), "corrected link error"),
+                most=most,
+            ),
             0.2 if case.job else weight("link_flood"),
             [inside[0], inside[-1]],
             host,

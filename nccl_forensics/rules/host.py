@@ -9,6 +9,7 @@ from functools import cache
 
 from nccl_forensics import catalog, words
 from nccl_forensics.identify import same_host
+from nccl_forensics.messages import say
 from nccl_forensics.model import Event, Finding
 from nccl_forensics.rules import ONE_START, SECOND, Case, at, number, rule, text, weight
 
@@ -19,9 +20,9 @@ OF_CARDS = frozenset({"gpu_off_bus", "gpu_firmware", "gpu_other", "pcie_link", "
 
 
 GONE_WORDS = {
-    "proc-vbios-unknown": "the driver has no VBIOS version of it",
-    "smi-lost": "nvidia-smi cannot open it",
-    "lspci-gone": "lspci reads nothing but ff",
+    "proc-vbios-unknown": say("the driver has no VBIOS version of it"),
+    "smi-lost": say("nvidia-smi cannot open it"),
+    "lspci-gone": say("lspci reads nothing but ff"),
 }
 GONE = frozenset(GONE_WORDS)
 """Signs in a report that a card does not answer any more."""
@@ -77,7 +78,7 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
             shift += 1.0
         foreign = cause == "host_oom_kill" and not ranks and case.job and _no_rank(case, inside, host)
         if foreign:
-            shift, why = shift + weight("foreign_pid"), "its process id is none of the ranks'"
+            shift, why = shift + weight("foreign_pid"), say("its process id is none of the ranks'")
         kinds = {e.kind for e in near}
         if all(_families()[e.kind] == "report" and e.kind in ASIDE for e in near):
             value = 0.4
@@ -87,7 +88,7 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
             cards = sorted({e.gpu_pci for e in near if e.gpu_pci})
             yield Finding(
                 cause=cause,
-                says=f"Afterwards {words.listing(cards) or 'a card'} no longer answered: "
+                says=say("Afterwards {cards} no longer answered: ", cards=words.listing(cards) or say("a card"))
                 + words.listing(sorted(GONE_WORDS[k] for k in kinds)),
                 weight=weight("no_longer_there") + (0.0 if shift in AFTERWARDS else min(shift, 0.0)),
                 hosts=(host,) if host else (),
@@ -99,10 +100,10 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
         yield Finding(
             cause=cause,
             says=f"{host + ': ' if host else ''}{first.evidence.text[:170]}"
-            + (f" (and {words.count(len(inside) - 1, 'more line')})" if len(inside) > 1 else "")
-            + (f" ({why})" if why else "")
-            + (" – it came back" if recovered else "")
-            + (" – the kernel of this host had stalled just before" if echo else ""),
+            + (say(" (and {lines})", lines=words.count(len(inside) - 1, "more line")) if len(inside) > 1 else "")
+            + (say(" ({why})", why=why) if why else "")
+            + (say(" – it came back") if recovered else "")
+            + (say(" – the kernel of this host had stalled just before") if echo else ""),
             weight=value + shift - (3.0 if recovered or echo else 0.0),
             ranks=tuple(sorted(ranks)),
             hosts=(host,) if host else (),
@@ -207,9 +208,12 @@ def log_stops(case: Case) -> Iterator[Finding]:
                 shift, why = 0.0, None  # it stopped somewhere between its last line and this start, so perhaps in time
             yield Finding(
                 cause="node_lost",
-                says=f"{event.host or source}: the log stops in mid-flow without a shutdown sequence and a new "
-                f"boot follows: "
-                "power loss or a hardware reset" + (f" ({why})" if why and "cannot" not in why else ""),
+                says=say(
+                    "{host}: the log stops in mid-flow without a shutdown sequence and a new boot follows: power "
+                    "loss or a hardware reset",
+                    host=event.host or source,
+                )
+                + (say(" ({why})", why=why) if why and "cannot" not in why else ""),
                 weight=weight("log_stops") + min(shift, 0.0) * (0.0 if why and "cannot" in why else 1.0),
                 hosts=(event.host,) if event.host else (),
                 events=(event,),
@@ -277,7 +281,7 @@ def whole_host_missing(case: Case) -> Iterator[Finding]:
             if case.known.ranks_on(host) == suspect.ranks and not spoke:
                 yield Finding(
                     cause="node_lost",
-                    says=f"The ranks that never came are all {len(suspect.ranks)} ranks of {host}",
+                    says=say("The ranks that never came are all {n} ranks of {host}", n=len(suspect.ranks), host=host),
                     weight=weight("whole_host"),
                     ranks=suspect.ranks,
                     hosts=(host,),
@@ -307,7 +311,7 @@ def stopped(case: Case) -> Iterator[Finding]:
         if cancelled and event.cause == "node_lost":
             yield Finding(
                 cause="node_lost",
-                says="Slurm cancelled the job because a node had failed",
+                says=say("Slurm cancelled the job because a node had failed"),
                 weight=value,
                 events=(event,),
                 onset_ns=event.time_ns,
@@ -316,15 +320,17 @@ def stopped(case: Case) -> Iterator[Finding]:
         if cancelled and _ended_badly(case):
             continue  # Slurm cancels a step, too, whose first task failed
         what = {
-            "slurm-time-limit": "Slurm ended the job at its time limit",
-            "preempted": "The scheduler took the nodes away (preemption)",
-            "k8s-evicted": "Kubernetes evicted the pod",
-            "agent-death": f"The launcher was told to stop ({text(event, 'signal') or 'a signal'})",
-            "slurm-cancel": "The job was cancelled",
+            "slurm-time-limit": say("Slurm ended the job at its time limit"),
+            "preempted": say("The scheduler took the nodes away (preemption)"),
+            "k8s-evicted": say("Kubernetes evicted the pod"),
+            "agent-death": say(
+                "The launcher was told to stop ({signal})", signal=text(event, "signal") or say("a signal")
+            ),
+            "slurm-cancel": say("The job was cancelled"),
         }[event.kind]
         yield Finding(
             cause="preempted",
-            says=what + (", but something had failed before" if earlier else ""),
+            says=what + (say(", but something had failed before") if earlier else ""),
             weight=value if event.role == "cause" else value - (1.6 if cancelled else 0.8),
             events=(event,),
             hosts=(event.host,) if event.host else (),
@@ -351,7 +357,7 @@ def container_out_of_memory(case: Case) -> Iterator[Finding]:
         ranks = (event.rank,) if event.rank is not None else ()
         yield Finding(
             cause="host_oom_kill",
-            says=f"{event.host or 'The scheduler'}: a process was killed at the job's memory limit",
+            says=say("{host}: a process was killed at the job's memory limit", host=event.host or say("The scheduler")),
             weight=weight("kernel_cause"),
             ranks=ranks,
             hosts=(event.host,) if event.host else (),

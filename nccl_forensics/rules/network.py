@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from nccl_forensics import words
 from nccl_forensics.identify import same_host, short
+from nccl_forensics.messages import say
 from nccl_forensics.model import Event, Finding
 from nccl_forensics.rules import JOB_KINDS, ONE_START, Case, number, rule, text, weight
 from nccl_forensics.rules.host import other_matter
@@ -22,9 +23,9 @@ def own_port(case: Case) -> Iterator[Finding]:
     for host, inside in hosts.items():
         yield Finding(
             cause="nic_link_down",
-            says=f"{words.count(len(inside), 'process', 'processes')}"
-            + (f" on {host}" if host else "")
-            + f" saw their own InfiniBand port fail ({text(inside[0], 'what') or 'port error'})",
+            says=words.count(len(inside), "process", "processes")
+            + (say(" on {host}", host=host) if host else "")
+            + say(" saw their own InfiniBand port fail ({what})", what=text(inside[0], "what") or say("port error")),
             weight=weight("link_event"),
             hosts=(host,) if host else (),
             events=tuple(inside[:2]),
@@ -57,8 +58,10 @@ def completions(case: Case) -> Iterator[Finding]:
     if starts and not progressed and not own:
         yield Finding(
             cause="nccl_setup",
-            says="Retries ran out on the first traffic after set-up: these adapters cannot talk to each other as "
-            "configured (GID index, routing, flow control)",
+            says=say(
+                "Retries ran out on the first traffic after set-up: these adapters cannot talk to each other as "
+                "configured (GID index, routing, flow control)"
+            ),
             weight=weight("set_up") + (weight("first_traffic") if len(errors) > 1 else weight("one_witness")),
             events=errors[:2],
             detail="roce",
@@ -68,8 +71,8 @@ def completions(case: Case) -> Iterator[Finding]:
         several = len({e.host or e.pid for e in errors if _peer(e) == peer}) > 1
         yield Finding(
             cause="fabric_error",
-            says=f"{words.count(n, 'completion')} failed towards {peer}"
-            + (", named by several hosts" if several else ""),
+            says=say("{n} failed towards {peer}", n=words.count(n, "completion"), peer=peer)
+            + (say(", named by several hosts") if several else ""),
             weight=weight("fabric_completion") if several else weight("fabric_completion") + weight("one_witness"),
             hosts=(peer,) if several and peer not in reporters else (),
             events=errors[:3],
@@ -77,7 +80,7 @@ def completions(case: Case) -> Iterator[Finding]:
     if not peers:
         yield Finding(
             cause="fabric_error",
-            says="Work requests failed in the adapter",
+            says=say("Work requests failed in the adapter"),
             weight=weight("adapter_unnamed"),
             events=errors[:2],
         )
@@ -104,20 +107,20 @@ def peer_went_away(case: Case) -> Iterator[Finding]:
     full = _peer(inside[0]) or host
     ranks = {e.rank for e in inside if e.rank is not None}
     others = {e.host for e in inside if e.rank is None and e.host}
-    witnesses = words.ranks(ranks).capitalize() if ranks else words.count(len(others) or 1, "host").capitalize()
+    witnesses = words.ranks(ranks).capitalize() if ranks else words.count(len(others) or 1, "host")
     ranks_there = case.known.ranks_on(full)
     if host in logs or host in spoke:
         cause, says, more, shown = _went_without_a_word(case, full, inside, ranks_there) or (None, "", 0.0, [])
     else:
         cause, shown = ("node_lost" if lost_store else "process_missing"), lost_store[:1]
-        gone = ", whose launcher went away too: everything there vanished, the host or its processes"
-        says = f"{gone if lost_store else ''}; nothing of that host is in the pile"
+        gone = say(", whose launcher went away too: everything there vanished, the host or its processes")
+        says = say("{gone}; nothing of that host is in the pile", gone=gone if lost_store else "")
         more = weight("launcher_gone" if lost_store else "peer_unexplained")
     if cause is None:
         return
     yield Finding(
         cause=cause,
-        says=f"{witnesses} lost the connection to {full}{says}",
+        says=say("{witnesses} lost the connection to {full}{says}", witnesses=witnesses, full=full, says=says),
         weight=weight("peer_gone") + more,
         ranks=ranks_there,
         hosts=(full,),
@@ -133,7 +136,7 @@ def store_or_setup(case: Case) -> Iterator[Finding]:
     for event in case.of("nccl-bootstrap")[:1]:
         yield Finding(
             cause="nccl_setup",
-            says=f"NCCL's bootstrap failed: {event.evidence.text[:140]}",
+            says=say("NCCL's bootstrap failed: {text}", text=event.evidence.text[:140]),
             weight=weight("set_up"),
             hosts=(event.host,) if event.host else (),
             events=(event,),
@@ -143,9 +146,9 @@ def store_or_setup(case: Case) -> Iterator[Finding]:
         joined, expected = number(event, "joined"), number(event, "expected")
         yield Finding(
             cause="store_lost" if event.kind == "store-connect" else "nccl_setup",
-            says=f"The rendezvous failed: {joined} of {expected} processes joined"
+            says=say("The rendezvous failed: {joined} of {expected} processes joined", joined=joined, expected=expected)
             if joined is not None
-            else f"The rendezvous failed: {event.evidence.text[:140]}",
+            else say("The rendezvous failed: {text}", text=event.evidence.text[:140]),
             weight=weight("set_up"),
             events=(event,),
         )
@@ -155,7 +158,9 @@ def store_or_setup(case: Case) -> Iterator[Finding]:
         host = hosts.most_common(1)[0][0] if hosts else None
         yield Finding(
             cause="store_lost",
-            says="The process that held the TCPStore" + (f" on {host}" if host else "") + " was gone",
+            says=say("The process that held the TCPStore on {host} was gone", host=host)
+            if host
+            else say("The process that held the TCPStore was gone"),
             weight=weight("store_gone"),
             hosts=(host,) if host else (),
             events=broken[:1],
@@ -183,12 +188,12 @@ def _went_without_a_word(
         if e.kind != "nccl-init"
     ) or any(r.format == "job-log" and r.host and same_host(r.host, host) for r in case.rows)
     if starts:
-        says = ", whose processes stopped without a word of their own, and the host started anew"
+        says = say(", whose processes stopped without a word of their own, and the host started anew")
         return "node_lost", says, weight("whole_host"), starts[:1]
     if heard:  # it may live, and only its log be cut
-        says = ", whose processes stopped without a word of their own"
+        says = say(", whose processes stopped without a word of their own")
         return "node_lost", says, weight("log_may_be_cut"), []
-    says = "; what the job wrote there is not in the pile"
+    says = say("; what the job wrote there is not in the pile")
     return "process_missing", says, weight("peer_unexplained"), []
 
 

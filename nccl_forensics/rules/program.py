@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from nccl_forensics import words
 from nccl_forensics.identify import same_host
+from nccl_forensics.messages import say
 from nccl_forensics.model import Event, Finding
 from nccl_forensics.rules import Case, number, pulse, rule, text, weight
 from nccl_forensics.watchdogs import waiting_ranks
@@ -58,10 +59,10 @@ def rank_of(case: Case, event: Event) -> int | None:
 
 def _where(event: Event, rank: int | None = None) -> str:
     if rank is not None or event.rank is not None:
-        return f"rank {event.rank if event.rank is not None else rank}"
+        return say("rank {numbers}", numbers=event.rank if event.rank is not None else rank)
     if event.host:
-        return f"a process on {event.host}"
-    return "a process"
+        return say("a process on {host}", host=event.host)
+    return say("a process")
 
 
 def _subject(case: Case, event: Event) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -78,11 +79,19 @@ def _memory(case: Case, event: Event, rank: int | None) -> tuple[str | None, str
     if detail in ("peer process", "fragmentation"):
         return detail, "", ()
     if rise := pulse.memory_rise(case, "gpu_used_bytes", rank):
-        return "leak", f"; its memory had only risen, {pulse.risen(*rise, 'gpu_used_bytes')}", rise
+        return "leak", say("; its memory had only risen, {how}", how=pulse.risen(*rise, "gpu_used_bytes")), rise
     if long := pulse.long_batch(case, rank):
         line, usual = long
         tokens = number(line, "sequence") or 0
-        return "growth", f"; its last batch was {tokens:,} tokens long, usual are {usual:,.0f}", (line,)
+        return (
+            "growth",
+            say(
+                "; its last batch was {tokens} tokens long, usual are {usual}",
+                tokens=f"{tokens:,}",
+                usual=f"{usual:,.0f}",
+            ),
+            (line,),
+        )
     return detail, "", ()
 
 
@@ -109,17 +118,23 @@ def names_its_reason(case: Case) -> Iterator[Finding]:
         if event.kind == "cuda-oom":
             detail, short_of, shown = _memory(case, event, ranks[0] if ranks else None)
         what = {
-            "cuda-oom": f"ran out of GPU memory{short_of}",
-            "nccl-warn-cuda": f"could not allocate GPU memory inside NCCL ({text(event, 'error')})",
-            "storage-error": f"could not write "
-            f"({text(event, 'detail') or 'write failed'}{': ' + p if (p := text(event, 'path')) else ''})",
-            "dataloader-killed": f"lost a data-loader worker to {text(event, 'signal') or 'a signal'}",
-            "shm-bus-error": "lost a data-loader worker because /dev/shm was full",
-            "nccl-shm": "could not extend its shared-memory segment in /dev/shm",
-        }.get(event.kind, f"met a CUDA error: {text(event, 'error') or event.evidence.text[:120]}")
+            "cuda-oom": say("ran out of GPU memory{short_of}", short_of=short_of),
+            "nccl-warn-cuda": say("could not allocate GPU memory inside NCCL ({error})", error=text(event, "error")),
+            "storage-error": say(
+                "could not write ({detail}{path})",
+                detail=text(event, "detail") or say("write failed"),
+                path=": " + p if (p := text(event, "path")) else "",
+            ),
+            "dataloader-killed": say(
+                "lost a data-loader worker to {signal}", signal=text(event, "signal") or say("a signal")
+            ),
+            "shm-bus-error": say("lost a data-loader worker because /dev/shm was full"),
+            "nccl-shm": say("could not extend its shared-memory segment in /dev/shm"),
+        }.get(event.kind, say("met a CUDA error: {error}", error=text(event, "error") or event.evidence.text[:120]))
         yield Finding(
             cause=cause,
-            says=f"{_where(event, *ranks).capitalize()} {what}" + (f" ({why})" if why else ""),
+            says=say("{where} {what}", where=_where(event, *ranks).capitalize(), what=what)
+            + (say(" ({why})", why=why) if why else ""),
             weight=weight("exception_specific" if event.role == "cause" else "exception_own") + max(shift, -4.0)
             if event.role == "cause"
             else weight("exception_symptom") + shift,
@@ -152,8 +167,13 @@ def exceptions(case: Case) -> Iterator[Finding]:
         message = text(event, "message") or ""
         yield Finding(
             cause=cause,
-            says=f"{_where(event, *ranks).capitalize()} raised {text(event, 'type') or 'an exception'}: {message[:160]}"
-            + (f" ({why})" if why else ""),
+            says=say(
+                "{where} raised {type}: {message}",
+                where=_where(event, *ranks).capitalize(),
+                type=text(event, "type") or say("an exception"),
+                message=message[:160],
+            )
+            + (say(" ({why})", why=why) if why else ""),
             weight=weight("exception_own") + (0.4 if cause != "python_exception" else 0.0) + shift,
             ranks=ranks,
             hosts=hosts,
@@ -191,10 +211,10 @@ def killed(case: Case) -> Iterator[Finding]:
         spoke = any(e.rank == event.rank and e.kind == "python-exception" and e.role == "cause" for e in case.events)
         yield Finding(
             cause="process_signal",
-            says=f"{_where(event).capitalize()}"
-            + (f" (pid {event.pid})" if event.pid is not None else "")
-            + f" ended by {signal}"
-            + ("" if spoke else " without a message of its own"),
+            says=_where(event).capitalize()
+            + (say(" (pid {pid})", pid=event.pid) if event.pid is not None else "")
+            + say(" ended by {signal}", signal=signal)
+            + ("" if spoke else say(" without a message of its own")),
             weight=weight("killed_from_outside") + penalty + (weight("spoke_before_signal") if spoke else 0.0),
             ranks=ranks,
             hosts=hosts,
@@ -206,9 +226,11 @@ def killed(case: Case) -> Iterator[Finding]:
         if signal == "SIGKILL" and rising:
             yield Finding(
                 cause="host_oom_kill",
-                says=f"{_where(event).capitalize()} was killed with SIGKILL while host memory was rising: the "
-                f"kernel's OOM "
-                "killer is likely, and not proven here",
+                says=say(
+                    "{where} was killed with SIGKILL while host memory was rising: the kernel's OOM killer is "
+                    "likely, and not proven here",
+                    where=_where(event).capitalize(),
+                ),
                 weight=weight("killed_from_outside") + weight("kernel_silent"),
                 ranks=ranks,
                 hosts=hosts,
@@ -233,7 +255,11 @@ def worker_died(case: Case) -> Iterator[Finding]:
         ranks, hosts = _subject(case, event)
         yield Finding(
             cause="process_signal",
-            says=f"Ray saw the process of rank {rank} (pid {event.pid}) die, without a message of its own",
+            says=say(
+                "Ray saw the process of rank {rank} (pid {pid}) die, without a message of its own",
+                rank=rank,
+                pid=event.pid,
+            ),
             weight=weight("killed_from_outside"),
             ranks=ranks,
             hosts=hosts,
@@ -243,15 +269,15 @@ def worker_died(case: Case) -> Iterator[Finding]:
 
 
 LONG_WORK = {
-    "saving checkpoint": "saving a checkpoint",
-    "checkpoint": "saving a checkpoint",
-    "tokenizing": "preparing its dataset",
-    "preprocessing": "preparing its dataset",
-    "validation": "validating",
-    "evaluation": "evaluating",
-    "loading": "loading",
-    "compiling": "compiling",
-    "downloading": "downloading",
+    "saving checkpoint": say("saving a checkpoint"),
+    "checkpoint": say("saving a checkpoint"),
+    "tokenizing": say("preparing its dataset"),
+    "preprocessing": say("preparing its dataset"),
+    "validation": say("validating"),
+    "evaluation": say("evaluating"),
+    "loading": say("loading"),
+    "compiling": say("compiling"),
+    "downloading": say("downloading"),
 }
 
 
@@ -290,13 +316,17 @@ def busy_elsewhere(case: Case) -> Iterator[Finding]:
         if in_time:
             continue
         overran = next((e for e in done if e.details.get("what") == "done"), None)
-        what = LONG_WORK.get(str(last.details.get("what")), "saving a checkpoint")
+        what = LONG_WORK.get(str(last.details.get("what")), say("saving a checkpoint"))
         storage = what == "saving a checkpoint"
         yield Finding(
             cause="rank_busy",
-            says=f"Rank {rank} was {what} and finished only after the others had given up"
+            says=say("Rank {rank} was {what} and finished only after the others had given up", rank=rank, what=what)
             if overran
-            else f"The last sign of life of rank {rank} is that it was {what}; nothing of it follows",
+            else say(
+                "The last sign of life of rank {rank} is that it was {what}; nothing of it follows",
+                rank=rank,
+                what=what,
+            ),
             weight=weight("busy_line") + weight("busy_and_waited_for" if extra or overran else "busy_and_late"),
             ranks=(rank,),
             events=(last, *((overran,) if overran else ()), *extra),
@@ -318,7 +348,7 @@ def ran_out_of_data(case: Case) -> Iterator[Finding]:
         return
     yield Finding(
         cause="uneven_inputs",
-        says=f"{words.ranks(ranks).capitalize()} ran out of data, while the others went on",
+        says=say("{ranks} ran out of data, while the others went on", ranks=words.ranks(ranks).capitalize()),
         weight=weight("out_of_data"),
         ranks=tuple(sorted(ranks)),
         events=tuple(ended[:2]),
@@ -358,9 +388,9 @@ def loader_on_a_host(case: Case) -> Iterator[Finding]:
     for host, inside in by_host.items():
         yield Finding(
             cause="host_oom_kill",
-            says="A data-loader worker was killed with SIGKILL"
-            + (f" on {host}" if host else "")
-            + ": host memory until proven otherwise",
+            says=say("A data-loader worker was killed with SIGKILL")
+            + (say(" on {host}", host=host) if host else "")
+            + say(": host memory until proven otherwise"),
             weight=weight("loader_killed"),
             ranks=tuple(sorted({e.rank for e in inside if e.rank is not None})),
             hosts=(host,) if host else (),
@@ -377,7 +407,11 @@ def numbers_broke(case: Case) -> Iterator[Finding]:
             ranks, hosts = _subject(case, event)
             yield Finding(
                 cause="python_exception",
-                says=f"{_where(event).capitalize()} met NaN: {words.listing([event.evidence.text[:120]])}",
+                says=say(
+                    "{where} met NaN: {text}",
+                    where=_where(event).capitalize(),
+                    text=event.evidence.text[:120],
+                ),
                 weight=weight("numbers_broke"),
                 ranks=ranks,
                 hosts=hosts,

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 
 from nccl_forensics import words
+from nccl_forensics.messages import say
 from nccl_forensics.model import Event
 from nccl_forensics.rules import SECOND, Case, number, text
 
@@ -93,9 +94,13 @@ def gib(value: float) -> str:
 
 def risen(first: Event, last: Event, key: str) -> str:
     """'from 40.0 GiB to 71.0 GiB between steps 100 and 400'."""
-    said = f"from {gib(measured(first, key) or 0)} to {gib(measured(last, key) or 0)}"
+    said = say("from {first} to {last}", first=gib(measured(first, key) or 0), last=gib(measured(last, key) or 0))
     begun, ended = number(first, "step"), number(last, "step")
-    return f"{said} between steps {begun} and {ended}" if begun is not None and ended is not None else said
+    return (
+        say("{said} between steps {begun} and {ended}", said=said, begun=begun, ended=ended)
+        if begun is not None and ended is not None
+        else said
+    )
 
 
 def step_times(events: Sequence[Event]) -> list[tuple[Event, float]]:
@@ -177,9 +182,12 @@ def _restarts(case: Case) -> Iterator[dict[str, object]]:
     ended = [e for e in case.of("exit") if e.evidence.source == last.evidence.source]
     if any((e.evidence.line or 0) > last.evidence.line for e in ended):
         times = number(last, "of") or 0
-        says = f"All {times} restarts were used up and it failed every time: what broke it stays until it is mended."
+        says = say(
+            "All {times} restarts were used up and it failed every time: what broke it stays until it is mended.",
+            times=times,
+        )
         if times == 1:
-            says = "The one restart was used up and it failed again: what broke it stays until it is mended."
+            says = say("The one restart was used up and it failed again: what broke it stays until it is mended.")
         yield _row("undetermined", says, last)
 
 
@@ -197,21 +205,31 @@ def contributing(case: Case) -> Iterator[dict[str, object]]:
     """What the pulse showed before the failure: each thing once, from the first rank or file that shows it."""
     for who, events in series(case, "host_rss_bytes").items():
         if found := rise(events, "host_rss_bytes"):
-            says = f"Host memory of {_name(who)} only rose, {risen(*found, 'host_rss_bytes')}: a leak on the CPU side."
+            says = say(
+                "Host memory of {name} only rose, {how}: a leak on the CPU side.",
+                name=_name(who),
+                how=risen(*found, "host_rss_bytes"),
+            )
             yield _row("host_oom_kill", says, found[1])
             break
     if not case.of("cuda-oom"):
         for who, events in series(case, "gpu_used_bytes").items():
             if found := rise(events, "gpu_used_bytes"):
-                says = f"GPU memory of {_name(who)} only rose, {risen(*found, 'gpu_used_bytes')}: a leak."
+                says = say(
+                    "GPU memory of {name} only rose, {how}: a leak.",
+                    name=_name(who),
+                    how=risen(*found, "gpu_used_bytes"),
+                )
                 yield _row("cuda_oom", says, found[1])
                 break
     for who, events in (series(case, "step") or series(case, "step_ms")).items():
         if slow := slow_down(step_times(events)):
             event, ms, usual = slow
-            says = (
-                f"Steps of {_name(who)} became slow before the end: {words.duration(ms / 1000)} instead of "
-                f"{words.duration(usual / 1000)}."
+            says = say(
+                "Steps of {name} became slow before the end: {time} instead of {usual}.",
+                name=_name(who),
+                time=words.duration(ms / 1000),
+                usual=words.duration(usual / 1000),
             )
             yield _row("rank_slow", says, event)
             break
@@ -223,20 +241,27 @@ def _loss(case: Case) -> Iterator[dict[str, object]]:
     broken = next((e for e in case.of("progress") if text(e, "loss_says")), None)
     if broken is not None:
         step = number(broken, "step")
-        at = f" at step {step}" if step is not None else ""
-        says = f"The loss was {text(broken, 'loss_says')}{at}: what was trained from there on is lost."
+        at = say(" at step {step}", step=step) if step is not None else ""
+        says = say(
+            "The loss was {loss_says}{at}: what was trained from there on is lost.",
+            loss_says=text(broken, "loss_says"),
+            at=at,
+        )
         yield _row("undetermined", says, broken)
         return
     for who, events in series(case, "loss").items():
         if flat := flat_loss(events):
             event, new, old = flat
-            says = (
-                f"The loss of {_name(who)} did not fall over the last {FLAT_STEPS} steps (mean {new:.4g}, before "
-                f"{old:.4g})."
+            says = say(
+                "The loss of {name} did not fall over the last {flat_steps} steps (mean {new}, before {old}).",
+                name=_name(who),
+                flat_steps=FLAT_STEPS,
+                new=f"{new:.4g}",
+                old=f"{old:.4g}",
             )
             yield _row("undetermined", says, event)
             break
 
 
 def _name(who: int | str) -> str:
-    return f"rank {who}" if isinstance(who, int) else "the job"
+    return say("rank {numbers}", numbers=who) if isinstance(who, int) else say("the job")

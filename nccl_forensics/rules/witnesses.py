@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from nccl_forensics import words
 from nccl_forensics.inspector import ONE_SIDED
+from nccl_forensics.messages import say, say_many
 from nccl_forensics.model import Event, Finding
 from nccl_forensics.rules import Case, number, rule, text, weight
 
@@ -52,9 +53,16 @@ def ras_shows_who_lags(case: Case) -> Iterator[Finding]:
     first = apart[0]
     yield Finding(
         cause="rank_not_arrived",
-        says=f"NCCL's RAS report: {words.ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} launched "
-        f"{number(first, 'fewest'):,} {text(first, 'op')} operations, most others {number(first, 'most'):,}"
-        + (", in every report alike" if still else ""),
+        says=say_many(
+            "NCCL's RAS report: {ranks} has launched {fewest} {op} operations, most others {most}",
+            "NCCL's RAS report: {ranks} have launched {fewest} {op} operations, most others {most}",
+            len(ranks),
+            ranks=words.ranks(ranks),
+            fewest=f"{number(first, 'fewest'):,}",
+            op=text(first, "op"),
+            most=f"{number(first, 'most'):,}",
+        )
+        + (say(", in every report alike") if still else ""),
         weight=weight("ras_stands_still" if still else "ras_behind"),
         ranks=ranks,
         events=tuple(apart[:3]),
@@ -81,8 +89,8 @@ def ras_lost_a_process(case: Case) -> Iterator[Finding]:
     dead = any(e.details.get("dead") is True for e in lost)
     yield Finding(
         cause="process_missing",
-        says=f"NCCL's RAS report: {words.ranks(named)} "
-        + ("considered dead: nobody reaches the process" if dead else "did not answer the other processes"),
+        says=say("NCCL's RAS report: {ranks} ", ranks=words.ranks(named))
+        + (say("considered dead: nobody reaches the process") if dead else say("did not answer the other processes")),
         weight=weight("ras_dead" if dead else "ras_silent"),
         ranks=tuple(sorted(named)),
         events=events[:3],
@@ -157,8 +165,12 @@ def stack_stands_apart(case: Case) -> Iterator[Finding]:
     places = sorted({text(stacks[r], "at") or "?" for r in apart})
     yield Finding(
         cause="rank_busy",
-        says=f"Stacks show {words.ranks(apart)} at {'; '.join(places[:3])}, while {words.ranks(waiting)} wait for the "
-        "others",
+        says=say(
+            "Stacks show {apart} at {places}, while {waiting} wait for the others",
+            apart=words.ranks(apart),
+            places="; ".join(places[:3]),
+            waiting=words.ranks(waiting),
+        ),
         weight=weight("stack_apart") + (weight("stack_of_the_late") if set(apart) <= late else 0.0),
         ranks=tuple(apart),
         events=tuple(stacks[r] for r in [*apart[:2], *waiting[:1]]),

@@ -230,20 +230,19 @@ class Offsets:
         reading = float(told.after_ns - self._base)
         return reading - told.by_ns - segments[-1].shift(reading)
 
-    def unseen(self, told: Iterable[Told]) -> dict[str, list[_Cut]]:
-        """Those that fall between the last meeting that binds the clock on both sides and its last one of any kind.
+    def unseen(self, told: Iterable[Told]) -> dict[str, _Cut]:
+        """For a clock the first between the last meeting that binds it on both sides and its last one of any kind.
 
         What is known of the clock after them must not be mixed with what is known before.
         """
-        found: dict[str, list[_Cut]] = {}
+        found: dict[str, _Cut] = {}
         for one in told:
             moment = self._moment(one)
             if moment is None or one.clock == self.reference:
                 continue
             last = self._segments[one.clock][-1]
-            twice = one.clock in found  # told in two ways
-            if last.held[0] <= last.held[1] < moment <= last.end and not twice:
-                found[one.clock] = [_Cut(moment, one)]
+            if last.held[0] <= last.held[1] < moment <= last.end:
+                found.setdefault(one.clock, _Cut(moment, one))  # it may be told in two ways
         return found
 
     def newest(self, clock: str) -> tuple[Offset, int] | None:
@@ -360,7 +359,7 @@ def _against(
     middles: Floats,
     names: Sequence[str],
     base: int,
-    cuts: Mapping[str, Sequence[_Cut]] | None = None,
+    cuts: Mapping[str, _Cut] | None = None,
 ) -> Offsets:
     """The offsets against this clock. `middles`: about how far each is ahead of the one that told the time so far.
 
@@ -369,11 +368,10 @@ def _against(
     cuts = cuts or {}
     found = Offsets()
     rows = [_told_by(reference, r, middles) for r in rows]
-    moments = [cut.at for own in cuts.values() for cut in own]
-    bounds = _solved(list(_windows(rows, moments)), reference, len(names))
+    bounds = _solved(list(_windows(rows, [cut.at for cut in cuts.values()])), reference, len(names))
     found._base = base
     found.reference = names[reference]
-    segments = {name: _segments(bounds, rows, n, cuts.get(name, ()), base) for n, name in enumerate(names)}
+    segments = {name: _segments(bounds, rows, n, cuts.get(name), base) for n, name in enumerate(names)}
     found._segments = {name: s for name, s in segments.items() if s}
     found.steps = tuple(_steps(found._segments, names[reference], base))
     return found
@@ -557,20 +555,19 @@ def _retimed(rows: _Rows, ahead: Floats) -> _Rows:
 
 
 def _segments(
-    bounds: Sequence[_Bound], rows: Sequence[_Rows], clock: int, cuts: Sequence[_Cut], base: int
+    bounds: Sequence[_Bound], rows: Sequence[_Rows], clock: int, cut: _Cut | None, base: int
 ) -> list[_Segment]:
-    """The knots of one clock, parted where the bounds before and after a moment exclude each other, and at `cuts`."""
+    """The knots of one clock, parted where the bounds before and after a moment exclude each other, and at `cut`."""
     knots = [(b.at, float(b.low[clock]), float(b.high[clock]), b.first, b.last) for b in bounds]
     knots = [k for k in knots if np.isfinite(k[1]) or np.isfinite(k[2])]
     found: list[_Segment] = []
     low, high, before = -np.inf, np.inf, 0.0
-    parted: list[tuple[int, _Cut]] = []  # number of the segment that begins at a cut
+    parted: int | None = None  # number of the segment that begins at the cut
     for at, least, most, first, last in knots:
         grown = _drift(at - before)
         whole = np.isfinite(least) and np.isfinite(most)
-        crossed = next((cut for cut in cuts if found and found[-1].at[-1] < cut.at <= at), None)
-        if crossed is not None:
-            parted.append((len(found), crossed))
+        if cut is not None and found and found[-1].at[-1] < cut.at <= at:
+            parted = len(found)
             found.append(_Segment())
             low, high = -np.inf, np.inf
         elif found and not whole and (least > high + grown or most < low - grown):
@@ -592,9 +589,9 @@ def _segments(
         own.high.append(most)
     for segment in found:
         segment.settle()
-    for number, cut in parted:
-        new = _after(cut, found[number - 1], base)
-        own = found[number]
+    if cut is not None and parted is not None:
+        new = _after(cut, found[parted - 1], base)
+        own = found[parted]
         own.at, own.low, own.high = new.at + own.at, new.low + own.low, new.high + own.high
         own.begin, own.first = new.begin, new.first
         own.settle()

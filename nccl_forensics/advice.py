@@ -154,7 +154,7 @@ def actions(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[Actio
     names = {
         "host": words.listing(verdict.hosts) or say("the host"),
         "gpu": gpu.pci if gpu and gpu.pci else "ADDRESS",
-        "at_gpu": say(" ({why})", why=_cards([g.pci for g in verdict.gpus if g.pci])) if gpu else "",
+        "at_gpu": words.aside(_cards([g.pci for g in verdict.gpus if g.pci])) if gpu else "",
         "index": str(gpu.index) if gpu and gpu.index is not None else "INDEX",
         "rank": words.ranks(verdict.ranks).removeprefix("rank ").removeprefix("ranks ") if verdict.ranks else "N",
         "who": words.ranks(verdict.ranks) if verdict.ranks else say("the missing rank"),

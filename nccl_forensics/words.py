@@ -100,6 +100,11 @@ def listing(parts: Iterable[str]) -> str:
     return say("{some} and {last}", some=joined(words[:-1], ", "), last=words[-1])
 
 
+def aside(why: str | None) -> str:
+    """' (why)', or nothing."""
+    return say(" ({why})", why=why) if why else ""
+
+
 NOUNS = (
     *(pair("host", "hosts"), pair("GPU", "GPUs"), pair("more GPU", "more GPUs"), pair("other host", "other hosts")),
     *(pair("more line", "more lines"), pair("process", "processes"), pair("completion", "completions")),

@@ -126,7 +126,7 @@ def _finding(
     shift, why = case.timing(events[0])
     return Finding(
         cause=cause,
-        says=says + (say(" ({why})", why=why) if why else ""),
+        says=says + words.aside(why),
         weight=value + shift,
         ranks=_ranks(case, gpus) if ranks is None else ranks,
         hosts=(host,) if host else (),

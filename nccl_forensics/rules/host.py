@@ -101,7 +101,7 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
             cause=cause,
             says=f"{host + ': ' if host else ''}{first.evidence.text[:170]}"
             + (say(" (and {lines})", lines=words.count(len(inside) - 1, "more line")) if len(inside) > 1 else "")
-            + (say(" ({why})", why=why) if why else "")
+            + words.aside(why)
             + (say(" – it came back") if recovered else "")
             + (say(" – the kernel of this host had stalled just before") if echo else ""),
             weight=value + shift - (3.0 if recovered or echo else 0.0),
@@ -213,7 +213,7 @@ def log_stops(case: Case) -> Iterator[Finding]:
                     "loss or a hardware reset",
                     host=event.host or source,
                 )
-                + (say(" ({why})", why=why) if why and "cannot" not in why else ""),
+                + words.aside(why if why and "cannot" not in why else None),
                 weight=weight("log_stops") + min(shift, 0.0) * (0.0 if why and "cannot" in why else 1.0),
                 hosts=(event.host,) if event.host else (),
                 events=(event,),

@@ -133,8 +133,7 @@ def names_its_reason(case: Case) -> Iterator[Finding]:
         }.get(event.kind, say("met a CUDA error: {error}", error=text(event, "error") or event.evidence.text[:120]))
         yield Finding(
             cause=cause,
-            says=say("{where} {what}", where=_where(event, *ranks).capitalize(), what=what)
-            + (say(" ({why})", why=why) if why else ""),
+            says=say("{where} {what}", where=_where(event, *ranks).capitalize(), what=what) + words.aside(why),
             weight=weight("exception_specific" if event.role == "cause" else "exception_own") + max(shift, -4.0)
             if event.role == "cause"
             else weight("exception_symptom") + shift,
@@ -173,7 +172,7 @@ def exceptions(case: Case) -> Iterator[Finding]:
                 type=text(event, "type") or say("an exception"),
                 message=message[:160],
             )
-            + (say(" ({why})", why=why) if why else ""),
+            + words.aside(why),
             weight=weight("exception_own") + (0.4 if cause != "python_exception" else 0.0) + shift,
             ranks=ranks,
             hosts=hosts,

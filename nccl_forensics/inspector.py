@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from nccl_forensics import words
 from nccl_forensics.catalog import weight
 from nccl_forensics.identify import Identities
+from nccl_forensics.messages import say
 from nccl_forensics.model import Evidence, Reconstruction, Suspect
 
 KEPT = 4096
@@ -51,9 +52,9 @@ def with_lateness(made: Reconstruction, timed: Iterable[Timed], known: Identitie
 def _always_late(timed: Iterable[Timed], known: Identities) -> Suspect | None:
     groups: dict[tuple[str, int, str], dict[int, Timed]] = defaultdict(dict)
     for one in timed:
-        other = groups[one.comm, one.comm_ranks, one.op].setdefault(one.comm_rank, one)
-        if other is not one and one.seqs[-1] > other.seqs[-1]:
-            groups[one.comm, one.comm_ranks, one.op][one.comm_rank] = one
+        members = groups[one.comm, one.comm_ranks, one.op]
+        if one.seqs[-1] > members.setdefault(one.comm_rank, one).seqs[-1]:
+            members[one.comm_rank] = one
     groups = {key: members for key, members in groups.items() if len(members) == key[1]}
     if not groups:
         return None
@@ -62,28 +63,34 @@ def _always_late(timed: Iterable[Timed], known: Identities) -> Suspect | None:
     from nccl_forensics import lateness  # numpy: only where there is something to compare
 
     found: dict[tuple[str, int, str], tuple[lateness.Late, tuple[int, ...]]] = {}
+    paths: dict[tuple[str, int, str], str] = {}
     for key, members in groups.items():
-        ranks = {r: known.rank_of_pid(x.host, x.pid) for r, x in members.items()}
-        if None in ranks.values() or len(set(ranks.values())) < len(ranks):
+        placed = {r: x for x in members.values() if (r := known.rank_of_pid(x.host, x.pid)) is not None}
+        if len(placed) < len(members):
             continue
         spans = {}
-        for r, x in members.items():
-            rank, took_ns = ranks[r], np.array(x.took_us, np.int64) * 1000
-            assert rank is not None
+        for rank, one in placed.items():
+            took_ns = np.array(one.took_us, np.int64) * 1000
             began = np.ones_like(took_ns)  # only spans are compared
-            spans[rank] = lateness.Spans(np.array(x.seqs, np.int64), began, np.zeros_like(took_ns), began + took_ns)
+            spans[rank] = lateness.Spans(np.array(one.seqs, np.int64), began, np.zeros_like(took_ns), began + took_ns)
         late = lateness.chronic(spans, floor_ns=FLOOR_NS)
         if late is not None:
-            found[key] = late, tuple(sorted(spans))
+            found[key] = late, tuple(sorted(placed))
+            paths[key] = placed[late.rank].path
     culprit = lateness.culprit(found) if found else None
     if culprit is None:
         return None
-    (comm, size, op), late = culprit
-    own = next(x for x in groups[comm, size, op].values() if known.rank_of_pid(x.host, x.pid) == late.rank)
-    says = (
-        f"Rank {late.rank} came last to {late.count:,} {op} operations of a communicator of {size} ranks, from number "
-        f"{late.since_seq:,} on: its kernels ran {words.duration(late.by_ns / 1e9)} shorter than the others' (median), "
-        "which waited in theirs."
+    key, late = culprit
+    comm, size, op = key
+    says = say(
+        "Rank {rank} came last to {count} {op} operations of a communicator of {size} ranks, from number {since_seq} "
+        "on: its kernels ran {time} shorter than the others' (median), which waited in theirs.",
+        rank=late.rank,
+        count=f"{late.count:,}",
+        op=op,
+        size=size,
+        since_seq=f"{late.since_seq:,}",
+        time=words.duration(late.by_ns / 1e9),
     )
     text = f"communicator {comm}, {op} {late.since_seq}: from here on its kernels are the shortest"
     return Suspect(
@@ -91,6 +98,6 @@ def _always_late(timed: Iterable[Timed], known: Identities) -> Suspect | None:
         cause="rank_slow",
         weight=weight("inspector_late"),
         says=says,
-        evidence=(Evidence(source=own.path, line=None, text=text),),
+        evidence=(Evidence(source=paths[key], line=None, text=text),),
         details={"late_ms": late.by_ns // 10**6, "since_seq": late.since_seq},
     )

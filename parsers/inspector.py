@@ -109,8 +109,9 @@ def inspector(file: Stream) -> Iterator[Event | Problem | Timed]:
             says="the last record is cut: what this process completed after it is not known", source=file.path
         )
     if odd - cut:
-        yield Problem(says=f"{count(odd - cut, 'line')} that {'is' if odd - cut == 1 else 'are'} no record of NCCL's "
-                      "Inspector", source=file.path)  # fmt: skip
+        verb = "is" if odd - cut == 1 else "are"
+        says = f"{count(odd - cut, 'line')} that {verb} no record of NCCL's Inspector"
+        yield Problem(says=says, source=file.path)
     if left_out:
         says = f"{count(left_out, 'record')} of more than {COMMUNICATORS:,} communicators and ranks were not read"
         yield Problem(says=says, source=file.path)

@@ -220,7 +220,7 @@ def gpu_hot(case: Case) -> Iterator[Finding]:
             cause="gpu_thermal",
             says=_heat(gpu, inside)
             + (say(" while its rank {rank} was late", rank=rank) if counts else "")
-            + (say(" ({why})", why=why) if why else "")
+            + words.aside(why)
             + (say(" – like most GPUs there") if all_hot else ""),
             weight=(weight("hot_and_late") if counts else weight("hot_besides")) + shift,
             ranks=(rank,) if rank is not None and named else (),
@@ -297,7 +297,7 @@ def exporter_keeps_last_xid(case: Case) -> Iterator[Finding]:
                 name=_name(gpu),
             )
             + (say("; the scrape before did not") if new else say("; when it came is not known"))
-            + (say(" ({why})", why=why) if why else ""),
+            + words.aside(why),
             weight=weight("beside") if aside else weight("last_xid") + (0.6 if new else 0.0) + shift,
             ranks=(rank,) if rank is not None and not aside else (),
             hosts=(gpu.host,) if gpu.host and not aside else (),
@@ -375,7 +375,7 @@ def counters_rose(case: Case) -> Iterator[Finding]:
                 before=f"{rise.before:,}",
                 after=f"{rise.after:,}",
             )
-            + (say(" ({why})", why=why) if why else ""),
+            + words.aside(why),
             weight=weight("counter_rose") + (0.6 if cause == "gpu_memory" else 0.0) + max(shift, -0.5),
             ranks=(rank,) if rank is not None else (),
             hosts=(gpu.host,) if gpu.host else (),
@@ -464,7 +464,7 @@ def gpu_no_longer_listed(case: Case) -> Iterator[Finding]:
                 name=_name(gpu),
                 others=number(event, "others"),
             )
-            + (say(" ({why})", why=why) if why else ""),
+            + words.aside(why),
             weight=weight("no_longer_listed") + shift,
             ranks=(rank,) if rank is not None else (),
             hosts=(gpu.host,) if gpu.host else (),
@@ -573,7 +573,7 @@ def port_down_here(case: Case) -> Iterator[Finding]:
                 if (recommended := text(down, "recommendation"))
                 else ""
             )
-            + (say(" ({why})", why=why) if why else ""),
+            + words.aside(why),
             weight=weight("port_down") + shift,
             hosts=(names[host],),
             events=(down, other),
@@ -622,7 +622,7 @@ def port_counters_rose(case: Case) -> Iterator[Finding]:
                 before=f"{rise.before:,}",
                 after=f"{rise.after:,}",
             )
-            + (say(" ({why})", why=why) if why else ""),
+            + words.aside(why),
             weight=weight("port_counter_rose") + shift,
             hosts=(names[host],),
             events=rise.events,
@@ -677,10 +677,10 @@ def file_system_full(case: Case) -> Iterator[Finding]:
         full = number(state, "used_percent")
         how = {
             "read-only": say("is mounted read-only"),
-            "inodes": say("has used {full} % of its inodes", full=full),
+            "inodes": say("has used {full} of its inodes", full=f"{full} %"),
         }.get(
             what or "",
-            say("is {full} % full", full=full) if full is not None else say("has its {what} used up", what=what),
+            say("is {full} full", full=f"{full} %") if full is not None else say("has its {what} used up", what=what),
         )
         yield Finding(
             cause="shm_full" if mount == "/dev/shm" else "storage_write_failed",
@@ -750,7 +750,7 @@ def scheduler_remembers(case: Case) -> Iterator[Finding]:
                 host=host,
                 reason=text(inside[0], "reason") or text(inside[0], "state"),
             )
-            + (say(" ({why})", why=why) if why else ""),
+            + words.aside(why),
             weight=weight("node_silent") + shift,
             hosts=(host,),
             events=tuple(inside[:2]),
@@ -781,7 +781,7 @@ def cluster_remembers(case: Case) -> Iterator[Finding]:
             says=say("Kubernetes: a container of pod {pod} ended with {reason}", pod=pod, reason=text(event, "reason"))
             + (say(" (exit code {code})", code=code) if (code := number(event, "exit_code")) is not None else "")
             + (say(" on {node}", node=node) if node else "")
-            + (say(" ({why})", why=why) if why else ""),
+            + words.aside(why),
             weight=(weight("cluster_states_it") if event.role == "cause" else 1.2) + shift,
             ranks=ranks if pod and len(ranks) == 1 else (),
             hosts=(host,) if host else (),
@@ -794,7 +794,7 @@ def cluster_remembers(case: Case) -> Iterator[Finding]:
         shift, why = case.timing(timed[0])
         yield Finding(
             cause="node_lost",
-            says=say("Kubernetes: node {host} is not ready", host=host) + (say(" ({why})", why=why) if why else ""),
+            says=say("Kubernetes: node {host} is not ready", host=host) + words.aside(why),
             weight=weight("node_silent") + shift,
             hosts=(host,),
             events=tuple(timed[:2]),

@@ -132,8 +132,14 @@ def inspector_shows_who_lags(case: Case) -> Iterator[Finding]:
     ((ranks,), (fewest, most, op, witnesses)) = behind, max(shown, key=lambda x: x[1] - x[0])
     yield Finding(
         cause="rank_not_arrived",
-        says=f"NCCL's Inspector: the newest {op} that {words.ranks(ranks)} completed has number {fewest:,}, and all "
-        f"others in the communicator went on to {most:,}",
+        says=say(
+            "NCCL's Inspector: the newest {op} that {ranks} completed has number {fewest}, and all others in the "
+            "communicator went on to {most}",
+            op=op,
+            ranks=words.ranks(ranks),
+            fewest=f"{fewest:,}",
+            most=f"{most:,}",
+        ),
         weight=weight("inspector_behind"),
         ranks=ranks,
         events=tuple(witnesses),

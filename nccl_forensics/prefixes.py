@@ -404,6 +404,9 @@ def _iso(text: str, peeled: Peeled, line: Line) -> str | None:
     _give(peeled, stamp)
     if stamp.zone_s is not None and text[10] == "T":
         if m := _CRI.match(text, end):
+            if (head := _cri_head(line, m[1])) is not None:
+                _of_whole(peeled, head.peeled)
+                return text[m.end() :]
             if m[2] == "P":
                 return text[m.end() :] + _cri_rest(line, m[1])
             return text[m.end() :]
@@ -438,6 +441,29 @@ def _cri_rest(line: Line, stream: str) -> str:
             if piece[1] == "F" or len(joined) >= CRI_TAIL:
                 break
     return joined[:CRI_TAIL]
+
+
+def _cri_head(line: Line, stream: str) -> Line | None:
+    """The first piece of the message of which `line` is a later piece of the same stream; None: it begins one."""
+    head = None
+    for other in line.before(CRI_PIECES):
+        piece = _cri_piece(other.raw)
+        if piece is None:
+            break
+        if piece[0] == stream:
+            if piece[1] == "F":
+                break
+            head = other
+    return head
+
+
+def _of_whole(peeled: Peeled, head: Peeled) -> None:
+    """What the first piece of a cut line says of its writer holds for the piece `peeled`; the time of writing too."""
+    if head.outer is not None:
+        _give(peeled, head.stamp)
+    peeled.rank, peeled.local_rank, peeled.task = head.rank, head.local_rank, head.task
+    peeled.host, peeled.pid, peeled.program = head.host, head.pid, head.program
+    peeled.final = True
 
 
 def _us_date(text: str, peeled: Peeled, line: Line) -> str | None:

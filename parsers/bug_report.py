@@ -75,6 +75,7 @@ def driver_version(line: Line) -> Iterator[Event]:
         details = {"version": found["version"]}
     else:
         return
+    line.window.state["driver.version"] = found["version"]
     yield line.event("driver-version", role="context", details=details, pid=None)
 
 

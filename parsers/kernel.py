@@ -355,6 +355,7 @@ def _event(line: Line, text: str, entry: KernelEntry, found: re.Match[str], host
         yield from _gsp_history(line, found)
         return
     if entry.id == "nvrm-driver-load":
+        line.window.state["driver.version"] = found["version"]
         yield line.event(
             "driver-version",
             role="context",

@@ -45,6 +45,8 @@ HARMLESS_64 = re.compile(r"already pending")
 """A second request to remap the same row: nothing failed."""
 MONITORS = frozenset({"node-problem-detector", "gpud", "dcgm-exporter", "nvidia-dcgm", "nv-hostengine", "kubelet"})
 """Programs that repeat Xid lines in messages of their own."""
+NEW_UNITS = 575
+"""Driver branch from which on the unit of an NVLink 5 error has 7 bits and not 10 (xid.toml)."""
 DRIVER_LOAD_SXID = 22013
 """Printed in bursts when the driver loads."""
 
@@ -55,11 +57,12 @@ def _plain(value: str | None) -> str | None:
     return None if not text or text == "<unknown>" else text
 
 
-def _nvlink5(xid: int, text: str) -> dict[str, Detail]:
+def _nvlink5(xid: int, text: str, branch: int | None) -> dict[str, Detail]:
     """What the registers of an NVLink 5 error (144 to 150) say: unit, link, whether fatal, link-down reason.
 
-    The unit stands in word 0: its low 10 bits before driver R575, its low 7 bits from R575 on (xid.toml). The line also
-    spells it; only where both agree is the finer unit given.
+    The unit stands in word 0: its low 10 bits before driver R575, its low 7 bits from R575 on (xid.toml). `branch` is
+    the driver that the same file says was loaded; without one both layouts are tried. The line also spells the unit;
+    only where both agree is the finer unit given.
     """
     found = NVLINK5.search(text)
     if found is None:
@@ -76,8 +79,10 @@ def _nvlink5(xid: int, text: str) -> dict[str, Detail]:
     if len(words) > 1:
         details["error_status"] = words[1]
     for one in load("xid")["nvlink5_unit"]:
-        layouts = (f"{words[0] & 0x3FF:010b}" == one["v1_low10"], f"{words[0] & 0x7F:07b}" == one["v2_low7"])
-        if one["xid"] == xid and any(layouts) and found["unit"].upper() in one["unit"].split("/"):
+        old = f"{words[0] & 0x3FF:010b}" == one["v1_low10"]
+        new = f"{words[0] & 0x7F:07b}" == one["v2_low7"]
+        fits = (old or new) if branch is None else (new if branch >= NEW_UNITS else old)
+        if one["xid"] == xid and fits and found["unit"].upper() in one["unit"].split("/"):
             details["subunit"] = one["unit"]
     if found["unit"].upper() in ("NETIR_LINK_EVT", "NETIR_LINK_DOWN"):
         reason = words[0] >> 20 & 0x3F
@@ -127,7 +132,8 @@ def _xid(line: Line, found: re.Match[str]) -> Event:
     role: Role = entry.role if entry else "symptom"
     severity: Severity = entry.severity if entry else "error"
     if 144 <= number <= 150:
-        details.update(_nvlink5(number, message))
+        version: str | None = line.window.state.get("driver.version")
+        details.update(_nvlink5(number, message, int(version.split(".")[0]) if version else None))
         if details.get("fatal") is False and role == "cause":
             role, severity = "symptom", "warning"
     if number == 154:

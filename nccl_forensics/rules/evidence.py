@@ -523,7 +523,7 @@ def gpu_no_longer_listed(case: Case) -> Iterator[Finding]:
 
 @rule
 def port_down_here(case: Case) -> Iterator[Finding]:
-    """A port that is down where it was up, or where the other hosts have it up. Unused ports are down as well."""
+    """A port that is down where it was up, that NCCL used, or that others have up. Unused ports are down as well."""
     who = _Who.of(case)
     ports: dict[tuple[str, str], dict[bool, list[Event]]] = defaultdict(lambda: {True: [], False: []})
     names: dict[str, str] = {}
@@ -532,6 +532,12 @@ def port_down_here(case: Case) -> Iterator[Finding]:
         if host is not None and dev is not None:
             names.setdefault(short(host), host)
             ports[short(host), dev][text(event, "state") == "up"].append(event)
+    used: dict[str, dict[str, Event]] = defaultdict(dict)
+    for event in case.of("nccl-ports"):
+        if (host := who.host(event)) is not None:
+            ports_used = event.details.get("ports")
+            for port in ports_used if isinstance(ports_used, tuple) else ():
+                used[short(host)].setdefault(str(port).rsplit(":", 1)[0], event)
     for (host, dev), states in ports.items():
         if not states[False]:
             continue
@@ -541,22 +547,29 @@ def port_down_here(case: Case) -> Iterator[Finding]:
         shift, why = case.timing(down) if down.time_ns is not None else (0.0, None)
         if states[True]:
             other, says = states[True][0], say("was up in another report of the same host")
+        elif dev in used[host]:
+            other, says = used[host][dev], say("was up when the job began, for NCCL used it")
         elif up_there and len(up_there) * 2 > len(elsewhere):
             other, says = up_there[0], say("is up on {up_there}", up_there=words.count(len(up_there), "other host"))
         else:
             seen = [e for e in case.events if e.cause == "nic_link_down" and short(e.host or host) == host]
             report_only = seen and all(e.kind == "ibstat-down" for e in seen)
-            if elsewhere and report_only:
+            unused = None
+            if elsewhere:
+                unused = say(
+                    "Port {dev} is down on {names} as on the other hosts: it is not in use", dev=dev, names=names[host]
+                )
+            elif used[host]:
+                unused = say(
+                    "Port {dev} is down on {names}, and NCCL did not use it from the start", dev=dev, names=names[host]
+                )
+            if unused is not None and report_only:
                 yield Finding(
                     cause="nic_link_down",
-                    says=say(
-                        "Port {dev} is down on {names} as on the other hosts: it is not in use",
-                        dev=dev,
-                        names=names[host],
-                    ),
+                    says=unused,
                     weight=weight("port_unused"),
                     hosts=(names[host],),
-                    events=(down,),
+                    events=(down, *list(used[host].values())[:1]),
                 )
             continue
         yield Finding(

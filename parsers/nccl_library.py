@@ -20,6 +20,7 @@ from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 
 from ._lines import cuda_cause, followers, near, number, rank_list
+from .ras import in_report
 
 HEADER = re.compile(r"(?<![\w.-])(?P<host>[\w.-]{1,255}):(?P<pid>\d{1,9}):(?P<tid>\d{1,9}) \[(?P<device>\d{1,3})\]")
 INIT = re.compile(
@@ -260,6 +261,8 @@ def nccl_setting(line: Line) -> Iterator[Event]:
 def nccl_ras(line: Line) -> Iterator[Event]:
     """`ranks` are ranks in that communicator: those behind (mismatch), or those without data (missing)."""
     text = near(line)
+    if in_report(line):
+        return
     if found := MISMATCH.search(text):
         counts: dict[int, int] = {}
         hosts: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""NCCL's RAS report (`ncclras`, NCCL 2.24 and newer): which ranks have launched how many operations.
+"""NCCL's RAS report (`ncclras`, NCCL 2.24 and newer), as a file or in a log: which ranks have launched how much.
 
 Written by NCCL's src/ras/client_support.cc (documented in its user guide, "RAS"); text, or from 2.28 on JSON. Time:
 none in the text, local wall clock in the JSON. Ranks are those of the communicator. The text lists by name whatever
@@ -14,13 +14,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from nccl_forensics.identify import MOST_RANKS
 from nccl_forensics.model import Event, Evidence, Problem
-from nccl_forensics.plugins import Stream, file_parser
+from nccl_forensics.plugins import Stream, file_parser, parser
+from nccl_forensics.scan import Line
 from nccl_forensics.visible import visible
+
+from ._blocks import may_read
 
 LARGEST = 64 << 20
 """Bytes. 1,000 ranks in 80 communicators take about 30 MB of JSON."""
@@ -57,7 +61,39 @@ def ras(file: Stream) -> Iterator[Event | Problem]:
     if text.lstrip()[:1] == "{":
         yield from _json(text, file.path)
     else:
-        yield from _text(text, file.path)
+        yield from _text(enumerate(text.splitlines(), 1), file.path)
+
+
+REACH = 2000
+"""Lines of a log behind a report's head that are looked at. A judgement: a report lists only small sets of ranks."""
+STARTS = "Job summary"
+READ = "ras.read"
+"""Key of `Window.state`: the last line of this file that a report reaches to."""
+
+
+@parser(title="NCCL RAS report in a log", literals=[STARTS])
+def ras_in_log(line: Line) -> Iterator[Event]:
+    """The same for a report that stands in the job's log, where a script or a framework asked for it."""
+    if line.text.strip() != STARTS or not may_read(line, "RAS reports"):
+        return
+    peeled, report = line.peeled, [line]
+    for other in line.after(REACH):
+        if (other.peeled.rank, other.peeled.host, other.peeled.pid) != (peeled.rank, peeled.host, peeled.pid):
+            continue
+        if other.text.strip() == STARTS:
+            break
+        report.append(other)
+    found = list(_text(((x.number, x.text) for x in report), line.path))
+    if any(x.text.startswith("Communicators...") for x in report):
+        line.window.state[READ] = report[-1].number
+        for event in found:
+            if isinstance(event, Event):
+                yield replace(event, details={**event.details, "report": line.number}, stamp=line.stamp)
+
+
+def in_report(line: Line) -> bool:
+    """Whether a whole report that has been read holds this line."""
+    return line.number <= int(line.window.state.get(READ, 0))
 
 
 def _apart(
@@ -81,7 +117,7 @@ def _apart(
     )  # fmt: skip
 
 
-def _text(text: str, path: str) -> Iterator[Event | Problem]:
+def _text(lines: Iterable[tuple[int, str]], path: str) -> Iterator[Event | Problem]:
     sizes: dict[str, int] = {}
     world: int | None = None
     comm, op, section = "", "", ""
@@ -97,7 +133,7 @@ def _text(text: str, path: str) -> Iterator[Event | Problem]:
             whole = behind if len(behind) == counts[low] else None
             yield _apart(path, began, said, comm, size, world, op, counts, whole)
 
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in lines:
         if found := GROUP.match(line):
             sizes[found[1]] = int(found[3] or found[2])
         elif found := TOTAL.match(line):

@@ -1,7 +1,8 @@
-"""Stacks of a process that hung, taken with py-spy, Python's faulthandler or gdb: one file for one or more processes.
+"""Stacks of a process that hung, taken with py-spy, Python's faulthandler or gdb: in files of their own, and in logs.
 
 Written by `py-spy dump` (newest call first, "Process PID:" on top, threads by name), by faulthandler (newest call
-first, the main thread last) and by gdb's `thread apply all bt` (thread 1 is the main one). Time: none. py-spy's form:
+first, the main thread last) and by gdb's `thread apply all bt` (thread 1 is the main one). Time: none, in a log that of
+the line's prefix. py-spy's form:
 
 Process 4711: python train.py
 Python v3.11.9 (/usr/bin/python3.11)
@@ -12,11 +13,13 @@ Thread 4711 (idle): "MainThread"
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from nccl_forensics.model import Event, Evidence, Problem
-from nccl_forensics.plugins import Stream, file_parser
+from nccl_forensics.model import Detail, Event, Evidence, Problem
+from nccl_forensics.plugins import Stream, file_parser, parser
+from nccl_forensics.scan import Line
 from nccl_forensics.visible import visible
 
 LARGEST = 16 << 20
@@ -24,12 +27,24 @@ PROCESSES = 4096
 """That are kept of one file."""
 FRAMES = 40
 """Frames of one thread that are kept."""
+REACH = (16, 128, 1000)
+"""Lines of a log around a thread's head in which its frames are looked for, others' among them; few as a rule."""
+APART = 200
+"""Lines of others between two of one process's stack. A judgement, like the reach."""
+MOST_LOOKED = 150_000
+"""Lines of one log whose prefix is taken off to know whose they are: 3 s."""
+LOOKED = "stacks.looked"
+"""Key of `Window.state`: how many that were so far."""
+DEEPER = " " * 8
+"""Before what `py-spy dump --locals` writes between the frames."""
 PROCESS = re.compile(r"^Process (?P<pid>\d{1,9}): ?(?P<command>.{0,400})$")
 THREAD = re.compile(
     r"^Thread (?:\d{1,9}|0x[0-9A-Fa-f]{1,16}) \((?:active|idle)[\w+ ]{0,20}\)(?:: \"(?P<name>[^\"]{0,100})\")?$"
 )
 FAULT = re.compile(r"^(?P<current>Current t|T)hread 0x[0-9a-fA-F]{1,16}(?: \[.{0,40}\])? \(most recent call first\):$")
-FAULT_FRAME = re.compile(r"^  File \"(?P<file>.{1,300})\", line (?P<line>\d{1,7}|\?\?\?) in (?P<function>.{1,200})$")
+FAULT_FRAME = re.compile(
+    r"^ {1,8}File \"(?P<file>.{1,300})\", line (?P<line>\d{1,7}|\?\?\?) in (?P<function>.{1,200})$"
+)
 GDB = re.compile(r"^Thread (?P<number>\d{1,6}) \(Thread 0x[0-9a-f]{1,16} \(LWP (?P<lwp>\d{1,9})\)")
 GDB_FRAME = re.compile(r"^#\d{1,4} {1,3}(?:0x[0-9a-f]{1,16} in )?(?P<function>[^ (]{1,300}) ?\(")
 STARTS = re.compile(
@@ -49,7 +64,14 @@ UNSURE = re.compile(
     r"(?i)_engine_run_backward|\bbackward\b|Engine::|\bitem\b|\.cpu\b|\b_local_scalar|\btolist\b|copy_?kernel"
 )
 """It waits for the GPU or works: the frame does not tell."""
-LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|<frozen |^<|torch/|importlib|threading\.py|runpy\.py")
+HELPER = re.compile(r"^_worker_loop \S*data/_utils/worker\.py")
+"""A frame of PyTorch's data-loader worker: a process of the rank, but not the one that trains."""
+CRASH = re.compile(r"^Fatal Python error: (?P<why>.{1,200})$")
+LIBRARY = re.compile(
+    r"site-packages|dist-packages|/lib/python\d|<frozen |^<|torch/|importlib|threading\.py|runpy\.py|\.so(?:[.\d]|$)"
+)
+WRAPPERS = frozenset({"wrapper", "inner", "_fn", "__call__", "_call_impl", "_wrapped_call_impl"})
+"""Functions that only stand around what was called."""
 
 
 @dataclass
@@ -74,17 +96,116 @@ def stacks(file: Stream) -> Iterator[Event | Problem]:
     if not main:
         yield Problem(says="stacks without a main thread", source=file.path)
     for one in main:
-        users = [x for x in one.frames if not LIBRARY.search(x.partition(" ")[2])]
-        waits = any(map(WAITS.search, one.frames))
-        doing = "waits" if waits else "unsure" if any(map(UNSURE.search, one.frames)) else "works"
+        if (told := _told(one.frames)) is None:
+            continue
         yield Event(
             kind="process-stack",
             role="context",
             evidence=Evidence(source=file.path, line=one.line, text=visible("; ".join(one.frames[:12]))),
             rank=next(iter(named)) if len(named) == len(main) == 1 else None,
             pid=one.pid,
-            details={"doing": doing, "at": (users or one.frames)[0][:300], "frames": tuple(one.frames[:FRAMES])},
+            details=told,
         )
+
+
+def _told(frames: Sequence[str]) -> dict[str, Detail] | None:
+    """What a main thread's frames tell; None: it is that of a helper.
+
+    `doing`: whether it waits; `place`: the innermost in the program itself; `call`: what was called there.
+    """
+    if any(map(HELPER.search, frames)):
+        return None
+    doing = "waits" if any(map(WAITS.search, frames)) else "unsure" if any(map(UNSURE.search, frames)) else "works"
+    named = [x for x in frames if not x.startswith("?? ")] or frames
+    own = next((n for n, x in enumerate(named) if not LIBRARY.search(x.partition(" ")[2])), 0)
+    calls = [name for x in named[: own + 1] if (name := x.partition(" ")[0]) not in WRAPPERS] or [named[0]]
+    call = calls[-2] if len(calls) > 1 else calls[-1]
+    return {"doing": doing, "call": call[:100], "place": named[own][:300], "frames": tuple(frames[:FRAMES])}
+
+
+@parser(
+    title="Stacks of a process in a log",
+    literals=["(most recent call first):", '"MainThread"', "Thread 1 (Thread 0x"],
+)
+def stacks_in_log(line: Line) -> Iterator[Event]:
+    """The same for a stack that a process, or a script beside it, wrote into the job's log.
+
+    `crash`: the words of the crash that Python wrote it for; None where it was asked for.
+    """
+    text = line.text.rstrip()
+    fault, gdb, spied = FAULT.match(text), GDB.match(text), THREAD.match(text)
+    if not (fault or (spied and spied["name"] == "MainThread") or (gdb and gdb["number"] == "1")):
+        return
+    frames: list[str] = []
+    last = ""
+    for last in _own(line, line.after):
+        frame = _frame(last)
+        if frame is None and last.strip() not in ("", "...") and not last.startswith(DEEPER):
+            break
+        if frame is not None and len(frames) < FRAMES:
+            frames.append(frame)
+    why = None
+    if fault:  # of Python's own threads the main one is written last, a crashing one says so itself
+        current = fault["current"] == "Current t"
+        if not current and FAULT.match(last):
+            return
+        why, crashed = _above(line)
+        if crashed and not current:
+            return
+    told = _told(frames) if frames else None
+    if told is None:
+        return
+    pid = int(gdb["lwp"]) if gdb else _spied_pid(line) if spied else None
+    known: dict[str, Any] = {} if pid is None else {"pid": pid}
+    yield line.event("process-stack", role="context", details={**told, "crash": why}, **known)
+
+
+def _own(line: Line, way: Callable[[int], list[Line]]) -> Iterator[str]:
+    """The texts behind, or before, a line that the same process wrote, as its prefix says."""
+    state, seen, others, tag = line.window.state, 0, 0, _tag(line)
+    text = line.text.encode("utf-8", "surrogateescape")
+    prefix = line.raw[: -len(text)] if line.raw.endswith(text) else b""
+    for reach in REACH:
+        for other in way(reach)[seen:]:
+            seen += 1
+            equal = prefix != b"" and other.raw.startswith(prefix)
+            state[LOOKED] = state.get(LOOKED, 0) + (0.1 if equal else 1)
+            if state[LOOKED] > MOST_LOOKED:
+                line.leave_out("stacks")
+                return
+            if equal:
+                yield other.raw[len(prefix) :][:1000].decode("utf-8", "replace").rstrip()
+            elif _tag(other) == tag:
+                yield other.text.rstrip()[:1000]
+            else:
+                others += 1
+                if others > APART:
+                    return
+                continue
+            others = 0
+
+
+def _tag(line: Line) -> tuple[object, ...]:
+    peeled = line.peeled
+    return peeled.rank, peeled.local_rank, peeled.task, peeled.host, peeled.pid, peeled.pod
+
+
+def _above(line: Line) -> tuple[str | None, bool]:
+    """(what Python crashed of, whether a thread above says that it is the one that crashed), for a thread's head."""
+    crashed = False
+    for text in _own(line, line.before):
+        if found := CRASH.match(text):
+            return found["why"], crashed
+        if found := FAULT.match(text):
+            crashed |= found["current"] == "Current t"
+        elif text.strip() and text.strip() != "..." and _frame(text) is None:
+            break
+    return None, crashed
+
+
+def _spied_pid(line: Line) -> int | None:
+    """The process of py-spy's block that the line is in."""
+    return next((int(m["pid"]) for text in _own(line, line.before) if (m := PROCESS.match(text))), None)
 
 
 def _frame(line: str) -> str | None:
@@ -96,8 +217,8 @@ def _frame(line: str) -> str | None:
         return (
             f"{found['function']} {(file if mark else line.rpartition(' at ')[2] if ' at ' in line else '?').strip()}"
         )
-    if line.startswith("    ") and line.endswith(")"):
-        function, mark, file = line[4:-1].rpartition(" (")
+    if line.startswith("  ") and line.endswith(")"):
+        function, mark, file = line.strip()[:-1].rpartition(" (")
         return f"{function} {file}" if mark and function else None
     return None
 

@@ -28,7 +28,12 @@ NAMES = (
     *("scheduler_tables", "kubernetes", "filesystems", "ras", "stacks", "inspector"),
 )
 HERE = Path(__file__).parent / "cases" / "parsers"
-CASES = sorted(case for name in NAMES for case in (HERE / name).iterdir() if not case.name.endswith(".expected.json"))
+CASES = sorted(
+    case
+    for name in NAMES
+    for case in (HERE / name).iterdir()
+    if case.is_file() and not case.name.endswith(".expected.json")
+)
 MODULES = [importlib.import_module(f"nccl_forensics.parsers.{name}") for name in NAMES]
 LINES = [one for module in MODULES for one in vars(module).values() if isinstance(one, Parser)]
 FILES = [one for module in MODULES for one in vars(module).values() if isinstance(one, FileParser)]

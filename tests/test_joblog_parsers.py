@@ -47,7 +47,11 @@ ELSEWHERE = frozenset(
     | set(test_evidence_parsers.NAMES)
 )
 MODULES += tuple(sorted(x.name for x in HERE.iterdir() if x.is_dir() and x.name not in {*MODULES, *ELSEWHERE}))
-CASES = sorted(x for name in (*MODULES, "healthy") for x in (HERE / name).glob("*.log"))
+IN_LOGS = tuple(sorted(x.parent.name for x in HERE.glob("*/in_logs")))
+"""Parsers of files of their own, whose contents may stand in a job's log, too."""
+CASES = sorted(x for name in (*MODULES, "healthy") for x in (HERE / name).glob("*.log")) + sorted(
+    x for name in IN_LOGS for x in (HERE / name / "in_logs").glob("*.log")
+)
 EXPECTED = sorted((HERE / "joblogs").glob("*.json"))
 
 
@@ -62,7 +66,7 @@ def found_in(names: Iterable[str]) -> list[Parser]:
     return found
 
 
-PARSERS = found_in(MODULES)
+PARSERS = found_in(MODULES + IN_LOGS)
 BY_LITERAL: dict[bytes, list[Parser]] = {}
 for one in PARSERS:
     for literal in one.literals:
@@ -90,7 +94,7 @@ def as_json(event: Event) -> dict[str, Any]:
     return row
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda x: f"{x.parent.name}-{x.stem}")
+@pytest.mark.parametrize("case", CASES, ids=lambda x: "-".join([*x.relative_to(HERE).parent.parts, x.stem]))
 def test_case(case: Path) -> None:
     seen = [as_json(e) for e in read(case.name, case.read_bytes())]
     wanted = case.with_suffix(".json")

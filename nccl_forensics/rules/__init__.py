@@ -192,7 +192,7 @@ class Case:
             marks.sort(key=lambda x: x[0])
         return found
 
-    def _went_on(self, event: Event) -> bool:
+    def went_on(self, event: Event) -> bool:
         """Do two further steps stand behind this line in its own file? One can have been under way."""
         line = event.evidence.line
         if line is None or event.evidence.source in self.of_hosts:
@@ -229,7 +229,7 @@ class Case:
         if not self.job:
             return 0.0, None
         seen = self.detected
-        if event.time_ns is None and self._went_on(event):
+        if event.time_ns is None and self.went_on(event):
             return weight("long_before"), say("the job made further steps after it")
         if seen is None or event.time_ns is None or seen.time_ns is None:
             if event.boot is not None and event.boot < 0:

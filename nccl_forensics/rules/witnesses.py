@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from nccl_forensics import words
 from nccl_forensics.inspector import ONE_SIDED
-from nccl_forensics.messages import say, say_many
+from nccl_forensics.messages import joined, say, say_many
 from nccl_forensics.model import Event, Finding
 from nccl_forensics.rules import Case, number, rule, text, weight
 
@@ -20,6 +20,12 @@ def _ranks(event: Event, key: str) -> tuple[int, ...]:
     return tuple(x for x in found if isinstance(x, int)) if isinstance(found, tuple) else ()
 
 
+ABORTED = "Aborted"
+"""A crash that says nothing of the program: the watchdog and NCCL take their process down by SIGABRT."""
+CLASSES = 4
+"""Different stacks that a sentence tells."""
+
+
 @rule
 def ras_shows_who_lags(case: Case) -> Iterator[Finding]:
     """Ranks that have launched fewer operations than all others, in the communicator of the whole job.
@@ -27,17 +33,17 @@ def ras_shows_who_lags(case: Case) -> Iterator[Finding]:
     One report of a running job shows such a thing, too; so it counts where the job failed, or where a second report
     shows the same ranks at the same operation. Operations that name different ranks cancel each other.
     """
-    apart = [e for e in case.of("ras-apart") if e.details.get("whole_job") is True]
+    apart = [e for e in case.of("ras-apart") if e.details.get("whole_job") is True and not case.went_on(e)]
     if not apart:
         return
-    by_report: dict[str, list[Event]] = defaultdict(list)
+    by_report: dict[tuple[str, int | None], list[Event]] = defaultdict(list)
     for event in apart:
-        by_report[event.evidence.source].append(event)
-    agreed: dict[str, tuple[int, ...]] = {}
-    for source, events in by_report.items():
+        by_report[event.evidence.source, number(event, "report")].append(event)
+    agreed: dict[tuple[str, int | None], tuple[int, ...]] = {}
+    for report, events in by_report.items():
         sets = {_ranks(e, "behind") for e in events}
         if len(sets) == 1 and () not in sets:
-            (agreed[source],) = sets
+            (agreed[report],) = sets
     if len(agreed) < len(by_report) or len(set(agreed.values())) != 1:
         return
     ranks = next(iter(agreed.values()))
@@ -72,7 +78,7 @@ def ras_shows_who_lags(case: Case) -> Iterator[Finding]:
 @rule
 def ras_lost_a_process(case: Case) -> Iterator[Finding]:
     """A process that no other could reach any more; its rank by number, or by host and process id."""
-    lost = case.of("ras-lost")
+    lost = [e for e in case.of("ras-lost") if not case.went_on(e)]
     places: dict[tuple[str | None, int | None], int] = {
         (p.host, p.pid): r for r, p in case.known.ranks.items() if p.host and p.pid is not None
     }
@@ -156,6 +162,8 @@ def stack_stands_apart(case: Case) -> Iterator[Finding]:
             known[place.pid, place.host].append(rank)
     stacks: dict[int, Event] = {}
     for event in case.of("process-stack"):
+        if case.went_on(event) or (text(event, "crash") or ABORTED) != ABORTED:
+            continue
         fitting = known.get((event.pid, event.host), [])
         rank_of = event.rank if event.rank is not None else fitting[0] if len(fitting) == 1 else None
         if rank_of is not None:
@@ -168,17 +176,44 @@ def stack_stands_apart(case: Case) -> Iterator[Finding]:
     if not apart or len(waiting) < 2 or len(apart) > max(1, OUTLIERS * len(stacks)) or waited & set(apart):
         return
     late = {r for s in case.collectives.suspects for r in s.ranks}
-    places = sorted({text(stacks[r], "at") or "?" for r in apart})
+    classes = _classes(stacks)
+    shown = [ranks[0] for _, ranks in classes if set(ranks) <= set(apart)][:2]
     yield Finding(
         cause="rank_busy",
-        says=say(
-            "Stacks show {apart} at {places}, while {waiting} wait for the others",
-            apart=words.ranks(apart),
-            places="; ".join(places[:3]),
-            waiting=words.ranks(waiting),
+        says=say("Stacks: {classes}", classes=joined((what for what, _ in classes[:CLASSES]), "; "))
+        + (
+            say_many("; and {n} more place", "; and {n} more places", more, n=more)
+            if (more := len(classes) - CLASSES) > 0
+            else ""
         ),
         weight=weight("stack_apart") + (weight("stack_of_the_late") if set(apart) <= late else 0.0),
         ranks=tuple(apart),
-        events=tuple(stacks[r] for r in [*apart[:2], *waiting[:1]]),
+        events=tuple(stacks[r] for r in [*shown, waiting[0]]),
         inference=True,
     )
+
+
+def _classes(stacks: Mapping[int, Event]) -> list[tuple[str, list[int]]]:
+    """(what they do, ranks) of those whose stacks tell the same; whoever works first, then the larger classes."""
+    alike: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for rank, event in sorted(stacks.items()):
+        alike[text(event, "doing") or "unsure", text(event, "call") or "", text(event, "place") or "?"].append(rank)
+
+    def order(item: tuple[tuple[str, str, str], list[int]]) -> tuple[bool, int, list[int]]:
+        (doing, _, _), ranks = item
+        return doing != "works", -len(ranks), ranks
+
+    told: list[tuple[str, list[int]]] = []
+    for (doing, call, at), ranks in sorted(alike.items(), key=order):
+        place = say("{call}, called from {place}", call=call, place=at) if call and call != at.partition(" ")[0] else at
+        what = (
+            say_many(
+                "{ranks} waits in {place}", "{ranks} wait in {place}", len(ranks), ranks=words.ranks(ranks), place=place
+            )
+            if doing == "waits"
+            else say_many(
+                "{ranks} is in {place}", "{ranks} are in {place}", len(ranks), ranks=words.ranks(ranks), place=place
+            )
+        )
+        told.append((what, ranks))
+    return told

@@ -531,7 +531,7 @@ def _incident(number_: int, found: Sequence[Finding], case: Case) -> Incident | 
         cost={
             "lost_work_s": pulse.lost_work_s(case),
             "detection_s": waited,
-            "restart_s": pulse.restart_s(case),
+            "restart_s": None,
             "gpu_hours": _hours(waited, case),
         }
         if waited is not None

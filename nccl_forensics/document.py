@@ -100,7 +100,8 @@ def build(analysis: Analysis, *, command: str | None = None, timezone: str | Non
             for c in analysis.clocks
         ],
         "events": [event(e, (e.evidence.source, e.evidence.line) in cited) for e in events],
-        "incidents": [_incident(i) for i in analysis.incidents],
+        "incidents": [_incident(i, analysis.primary) for i in analysis.incidents],
+        **({"primary": analysis.primary} if analysis.primary not in (None, 1) else {}),
         "problems": problems,
     }
 
@@ -299,8 +300,9 @@ def _alternative(h: Hypothesis, why: str) -> dict[str, Any]:
     }
 
 
-def _incident(i: Incident) -> dict[str, Any]:
-    ranks, left_out = _listed(i.ranks) if i.id > 1 else ((), {})
+def _incident(i: Incident, primary: int | None) -> dict[str, Any]:
+    """Its own ranks, where those of the document are another one's, or those of one start of several."""
+    ranks, left_out = _listed(i.ranks) if i.id != primary or i.id > 1 else ((), {})
     contributing: list[Mapping[str, object]] = list(i.contributing)
     return {
         "id": i.id,
@@ -312,6 +314,7 @@ def _incident(i: Incident) -> dict[str, Any]:
         "verdict": _verdict(i.verdict),
         "contributing": contributing,
         "cost": dict(i.cost) if i.cost is not None else None,
+        **({"attempt": i.attempt} if i.attempt is not None else {}),
         "groups": [_group(g) for g in i.groups[:64]],
         "waits": [
             {"waiter": w.waiter, "waited": list(w.waited)[:64], "why": w.why, "group": w.group, "seq": w.seq}

@@ -10,6 +10,7 @@ to a node.
 
 from __future__ import annotations
 
+import bisect
 import os
 import re
 from collections import Counter, defaultdict
@@ -811,9 +812,14 @@ class _Locals:
     ranks: Mapping[tuple[object, ...], int]
     mixed: frozenset[str]
     """Files in which several hosts write."""
+    rendezvous: Mapping[str, Sequence[tuple[int, tuple[object, ...]]]]
+    """File → (line, global ranks by local rank) in the order of its lines, where an agent met others several times."""
 
     def rank(self, event: Event, host: str | None, local: int) -> int | None:
         source = event.evidence.source
+        if met := self._met(event):
+            said = met[local] if local < len(met) else None
+            return said if isinstance(said, int) else None
         keys: list[tuple[object, ...]] = []
         if event.task is not None:
             keys.append((source, event.task, local))
@@ -823,6 +829,12 @@ class _Locals:
             keys += [(source, local), (host, local)]
         return next((self.ranks[key] for key in keys if key in self.ranks), None)
 
+    def _met(self, event: Event) -> tuple[object, ...]:
+        """What the last rendezvous before this line said: at each, a node may be given other ranks."""
+        met = self.rendezvous.get(event.evidence.source, ())
+        before = bisect.bisect_right(met, event.evidence.line or 0, key=lambda m: m[0])
+        return met[before - 1][1] if before else ()
+
 
 def _local_ranks(
     events: Sequence[Event],
@@ -830,6 +842,7 @@ def _local_ranks(
     known: Identities,
 ) -> _Locals:
     found: dict[tuple[object, ...], int] = {}
+    met: dict[str, list[tuple[int, tuple[object, ...]]]] = defaultdict(list)
     speakers: dict[str, set[object]] = defaultdict(set)
     for event in events:
         if event.local_rank is not None and event.task is not None:
@@ -839,6 +852,7 @@ def _local_ranks(
     for event in events:
         source = event.evidence.source
         if event.kind == "rendezvous" and isinstance(globals_ := event.details.get("global_ranks"), tuple):
+            met[source].append((event.evidence.line or 0, globals_))
             for local, rank in enumerate(globals_):
                 if isinstance(rank, int):
                     found.setdefault((source, local), rank)
@@ -875,7 +889,9 @@ def _local_ranks(
         for path, (_, _, _, in_name) in sources.items():
             if in_name is not None:
                 found.setdefault((path, in_name), in_name)
-    return _Locals(found, frozenset(source for source, who in speakers.items() if len(who) > 1))
+    mixed = frozenset(source for source, who in speakers.items() if len(who) > 1)
+    often = {source: rows for source, rows in met.items() if source not in mixed and len({m[1] for m in rows}) > 1}
+    return _Locals(found, mixed, often)
 
 
 def hosts_of(known: Identities, events: Iterable[Event]) -> Iterator[tuple[str, tuple[Gpu, ...]]]:

@@ -406,3 +406,5 @@ class Incident:
     contributing: tuple[Mapping[str, object], ...] = ()
     cost: Mapping[str, float | None] | None = None
     ranks: tuple[Rank, ...] = ()
+    attempt: int | None = None
+    """Which start of its run by the launcher failed here, from 0; None where the job was started once."""

@@ -66,6 +66,8 @@ class Analysis:
     known: identify.Identities
     clocks: tuple[Any, ...]
     incidents: tuple[Incident, ...]
+    primary: int | None
+    """Incident.id of the one that the ticket and `ranks` are about: the newest where the job was started again."""
     ranks: tuple[Rank, ...]
     collectives: Reconstruction
     problems: tuple[Problem, ...]
@@ -432,28 +434,67 @@ def conclude(
     inside = window.limit(aligned.events, dumps) if window else Limited(events=aligned.events, dumps=tuple(dumps))
     if len(inside.dumps) < len(dumps):
         recorded = _from_dumps(inside.dumps, known)
-    current, left_out = runs.last_run(inside.events)
-    of_run = replace(aligned, events=current)
-    collectives = watchdogs.merge(recorded, watchdogs.reconstruct(current, known))
-    collectives = inspector.with_lateness(collectives, timed, known)
-    told(f"{count(len(current), 'event')}, {count(len(collectives.groups), 'group')} of this run", "diagnose")
-    incidents = diagnose.diagnose(of_run, known, collectives, rows)
+    spans = runs.spans(replace(aligned, events=inside.events), inside.dumps, rows)
+    if len(spans) == 1:
+        collectives = watchdogs.merge(recorded, watchdogs.reconstruct(inside.events, known))
+        collectives = inspector.with_lateness(collectives, timed, known)
+        told(f"{count(len(inside.events), 'event')}, {count(len(collectives.groups), 'group')}", "diagnose")
+        incidents = diagnose.diagnose(replace(aligned, events=inside.events), known, collectives, rows)
+        said = [*known.problems, *collectives.problems]
+    else:
+        told(f"{count(len(spans), 'start')} of the job", "diagnose")
+        incidents, known, collectives, said = _by_span(spans, aligned, known, timed, rows, places)
     told(f"{count(len(incidents), 'incident')}")
     rows = _spans(rows, aligned.events)
-    problems = [*inside.problems, *(q for p in parsed for q in p.problems), *known.problems, *collectives.problems]
-    problems += left_out
-    ranks = incidents[0].ranks if incidents else diagnose.no_incident_ranks(of_run, known, collectives, rows)
+    problems = [*inside.problems, *(q for p in parsed for q in p.problems), *said]
+    of_run = replace(aligned, events=spans[-1].events)
+    primary = incidents[0 if len(spans) == 1 else -1] if incidents else None
+    ranks = primary.ranks if primary else diagnose.no_incident_ranks(of_run, known, collectives, rows)
     return Analysis(
         rows=tuple(rows),
         events=inside.events,
         known=known,
         clocks=aligned.clocks,
         incidents=incidents,
+        primary=primary.id if primary else None,
         ranks=ranks,
         collectives=collectives,
         problems=tuple(dict.fromkeys(problems)),
         aligned=aligned,
     )
+
+
+def _by_span(
+    spans: Sequence[runs.Span],
+    aligned: Aligned,
+    whole: identify.Identities,
+    timed: Sequence[inspector.Timed],
+    rows: Sequence[InputRow],
+    places: Mapping[int, identify.Place] | None,
+) -> tuple[tuple[Incident, ...], identify.Identities, Reconstruction, list[Problem]]:
+    """Each start of the job by itself: (incidents, the newest one's ranks and groups, problems)."""
+    spans = list(spans)
+    kept = [n for n, span in enumerate(spans) if span.kept]
+    own = runs.places([identify.identify(rows, spans[n].events, places) for n in kept], whole)
+    incidents: list[Incident] = []
+    of: list[runs.Span] = []
+    problems: list[Problem] = []
+    newest, groups = own[-1], Reconstruction()
+    for n, known in zip(kept, own, strict=True):
+        span = spans[n]
+        found = watchdogs.merge(_from_dumps(span.dumps, known), watchdogs.reconstruct(span.events, known))
+        if n == len(spans) - 1:
+            found = inspector.with_lateness(found, timed, known)
+        if not span.failed and not found.suspects and (found.healthy or not found.groups):
+            continue
+        spans[n] = span = replace(span, failed=True)
+        problems += [*known.problems, *found.problems]
+        for incident in diagnose.diagnose(replace(aligned, events=span.events), known, found, rows):
+            made = replace(incident, id=len(incidents) + 1, attempt=span.attempt)
+            incidents.append(runs.cost(made, span, spans[n + 1] if n + 1 < len(spans) else None))
+            of.append(span)
+            newest, groups = known, found
+    return tuple(runs.together(incidents, of)), newest, groups, [*problems, *runs.left_out(spans)]
 
 
 def _from_dumps(dumps: Sequence[Any], known: identify.Identities) -> Reconstruction:

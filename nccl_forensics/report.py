@@ -1254,7 +1254,7 @@ def _graph(waits: Sequence[Doc], culprits: set[int]) -> GraphView | None:
     return GraphView(picture=picture, labels=tuple(labels))
 
 
-BESIDE = {"setting": N_("A setting"), "pulse": N_("Before it failed")}
+BESIDE = {"setting": N_("A setting"), "pulse": N_("Before it failed"), "restarts": N_("Started again")}
 """Titles of rows that name no cause, by their `kind`."""
 
 
@@ -1952,6 +1952,13 @@ def _readable(doc: Doc) -> bool:
     return any(r["status"] in ("read", "partial") and r["format"] != "unknown" for r in doc["inputs"])
 
 
+def _primary(doc: Doc) -> Doc:
+    """The incident that the ticket is about."""
+    wanted = doc.get("primary")
+    found: Doc = next((i for i in doc["incidents"] if i["id"] == wanted), doc["incidents"][0])
+    return found
+
+
 def _ticket_rows(doc: Doc) -> list[TicketLine]:
     lookup = Lookup(doc)
     incidents = doc["incidents"]
@@ -1964,22 +1971,22 @@ def _ticket_rows(doc: Doc) -> list[TicketLine]:
         rows += [TicketLine(label=_("Problem"), text=clean(said(p["says"]), TICKET_CHARS)) for p in doc["problems"][:3]]
         return [*rows, TicketLine(label=_("Made by"), text=tool)]
     rows = []
+    first = _primary(doc)
     if len(incidents) > 1:
         rows.append(TicketLine(label=_("Result"), text=_("{n} failures, in time order").format(n=len(incidents))))
-        for i in incidents[:3]:
-            v = i["verdict"]
+        for i in incidents[:3] if first["id"] <= 3 else [*incidents[:2], first]:
+            v, when = i["verdict"], micros(i["onset"] or i["detected"] or i.get("ended"))
             rows.append(
                 TicketLine(
                     label=_("No. {n}").format(n=i["id"]),
                     text=f"{_headline(v, lookup.host_of)} ({_(STATUS_WORDS[v['status']]).lower()}, {_sure(v)}), "
-                    f"{moment(micros(i['onset'] or i['detected']), i.get('onset_uncertainty_s'))} UTC",
+                    + (_("time not known") if when is None else f"{moment(when, i.get('onset_uncertainty_s'))} UTC"),
                 )
             )
         if len(incidents) > 3:
             rows.append(
                 TicketLine(label=_("More"), text=_("{n} more failures are in the report").format(n=len(incidents) - 3))
             )
-    first = incidents[0]
     verdict = first["verdict"]
     facts = dict(_facts(first, lookup))
     if len(incidents) == 1:

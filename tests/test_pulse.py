@@ -212,25 +212,6 @@ def test_attempts_are_filled_in_from_restarts_of_the_same_file() -> None:
     assert [e.attempt for e in told] == [0, 0, 1, 1, 4, None]
 
 
-def restart(left: int, of: int, at: float) -> Short:
-    return {"kind": "restart", "left": left, "of": of, "at": at, "file": "launcher.log"}
-
-
-def test_restarts_that_are_used_up_are_said() -> None:
-    exit_ = {"kind": "exit", "rank": 0, "code": 1, "at": 900, "file": "launcher.log"}
-    burnt = [restart(2, 2, 100), restart(1, 2, 500), exit_]
-    assert any("All 2 restarts" in str(row["says"]) for row in pulse.contributing(case_of(burnt)))
-    for spared in ([restart(2, 2, 100), exit_], [exit_, restart(1, 2, 950)]):
-        assert not any("restart" in str(row["says"]) for row in pulse.contributing(case_of(spared)))
-
-
-def test_a_restart_lasts_until_the_next_step() -> None:
-    step = {"kind": "progress", "step": 7, "at": 640}
-    assert pulse.restart_s(case_of([restart(2, 2, 100), restart(1, 2, 500), step])) == pytest.approx(140)
-    assert pulse.restart_s(case_of([restart(2, 2, 700), step])) is None
-    assert pulse.restart_s(case_of([step])) is None
-
-
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 

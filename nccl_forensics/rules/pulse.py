@@ -161,36 +161,6 @@ def lost_work_s(case: Case) -> float | None:
     return (onset - max(times)) / SECOND if times else None
 
 
-def restart_s(case: Case) -> float | None:
-    """Seconds from the launcher's last restart to the first step after it; None where the logs do not tell."""
-    again = [e.time_ns for e in case.of("restart") if e.time_ns is not None]
-    if not again:
-        return None
-    steps = [
-        e.time_ns
-        for e in case.of("progress")
-        if e.time_ns is not None and e.time_ns > again[-1] and number(e, "step") is not None
-    ]
-    return (min(steps) - again[-1]) / SECOND if steps else None
-
-
-def _restarts(case: Case) -> Iterator[dict[str, object]]:
-    """The launcher started the job as often as it may, and it failed every time."""
-    last = next((e for e in case.of("restart") if number(e, "left") == 1), None)
-    if last is None or last.evidence.line is None:
-        return
-    ended = [e for e in case.of("exit") if e.evidence.source == last.evidence.source]
-    if any((e.evidence.line or 0) > last.evidence.line for e in ended):
-        times = number(last, "of") or 0
-        says = say(
-            "All {times} restarts were used up and it failed every time: what broke it stays until it is mended.",
-            times=times,
-        )
-        if times == 1:
-            says = say("The one restart was used up and it failed again: what broke it stays until it is mended.")
-        yield _row("undetermined", says, last)
-
-
 def _row(cause: str, says: str, event: Event) -> dict[str, object]:
     return {
         "cause": cause,
@@ -234,7 +204,6 @@ def contributing(case: Case) -> Iterator[dict[str, object]]:
             yield _row("rank_slow", says, event)
             break
     yield from _loss(case)
-    yield from _restarts(case)
 
 
 def _loss(case: Case) -> Iterator[dict[str, object]]:

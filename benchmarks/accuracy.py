@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 import time
@@ -17,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,11 +27,15 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
 
 from judging import SURE, judged  # noqa: E402
-from simulator import draw, simulate  # noqa: E402
+from simulator import CAUSES, draw, simulate  # noqa: E402
 
 from nccl_forensics import document, pipeline  # noqa: E402
+from nccl_forensics.catalog import weight  # noqa: E402
+from nccl_forensics.diagnose import SUREST  # noqa: E402
 
 BUCKETS = (0.4, 0.6, 0.8, 0.9, 0.95, 1.01)
+UNKNOWN = 20
+"""Our judgement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +62,9 @@ class Outcome:
     amiss: str
 
 
-def run(seed: int) -> Outcome:
-    """Simulate, analyze and judge one incident."""
-    scenario = draw(seed)
+def run(seed: int, cause: str | None = None) -> Outcome:
+    """Simulate, analyze and judge one incident; `cause`: this one, whichever the seed would draw."""
+    scenario = draw(seed, cause)
     bundle = simulate(scenario, seed)
     expect: dict[str, Any] = dict(bundle.truth.expect())
     with tempfile.TemporaryDirectory() as folder:
@@ -164,10 +170,33 @@ def _bars(outcomes: Sequence[Outcome]) -> Iterator[str]:
         yield "| " + " | ".join(row) + " |"
 
 
+def slope(outcomes: Sequence[Outcome]) -> float:
+    """The weight `confidence_slope` under which these verdicts are likeliest (logistic regression without intercept).
+
+    The simulator is kinder than the world, where sure verdicts fail for reasons that it does not know: one in
+    `UNKNOWN` of its true verdicts is counted as wrong.
+    """
+    named = [o for o in outcomes if o.confidence is not None and not o.abstained]
+    now = weight("confidence_slope")
+    points = [(math.log(o.confidence / (1 - o.confidence)) / now, o.true) for o in named if o.confidence]
+
+    def loss(factor: float) -> float:
+        total = 0.0
+        for odds, true in points:
+            said = min(1 / (1 + math.exp(-factor * odds)), SUREST)
+            share = 1 - 1 / UNKNOWN if true else 0.0
+            total -= share * math.log(said) + (1 - share) * math.log(1 - said)
+        return total
+
+    return min((step / 20 for step in range(10, 81)), key=loss)
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--seeds", nargs=2, type=int, default=(3000, 3300), metavar=("FIRST", "LAST"))
+    options.add_argument("--cause", choices=sorted(CAUSES), help="of this cause only")
     options.add_argument("--write", action="store_true", help="put the tables into docs/accuracy.md")
+    options.add_argument("--fit", action="store_true", help="print the slope for catalog/weights.toml that fits best")
     options.add_argument("--json", type=Path, help="one line for each incident")
     options.add_argument("--jobs", type=int, default=1, help="processes")
     options.add_argument("-v", action="store_true", help="list what is amiss")
@@ -175,12 +204,14 @@ def main() -> None:
     outcomes = []
     seeds = range(*given.seeds)
     with ProcessPoolExecutor(given.jobs) as pool:
-        for seed, outcome in zip(seeds, pool.map(run, seeds, chunksize=4), strict=True):
+        for seed, outcome in zip(seeds, pool.map(partial(run, cause=given.cause), seeds, chunksize=4), strict=True):
             outcomes.append(outcome)
             if given.v and not outcome.right:
                 print(seed, outcome.cause, outcome.confidence, outcome.amiss, file=sys.stderr)
     text = "\n".join(tables(outcomes))
     print(text)
+    if given.fit:
+        print(f"\nconfidence_slope = {slope(outcomes):.2f}, now {weight('confidence_slope'):.2f}")
     if given.json:
         given.json.write_text("".join(json.dumps({k: getattr(o, k) for k in o.__slots__}) + "\n" for o in outcomes))
     if given.write:

@@ -382,6 +382,16 @@ def _program(draft: _Draft) -> bool:
     return draft.cause not in ("collective_mismatch", "collective_skipped", "uneven_inputs", "deadlock", "gpu_stall")
 
 
+def _calibrated(posterior: float) -> float:
+    """How often a hypothesis of this posterior is true, by the slope of its log-odds that simulated incidents show.
+
+    One that is as likely as not stays so, and two that exclude each other still add up to one.
+    """
+    slope = weight("confidence_slope")
+    for_it, against = math.pow(posterior, slope), math.pow(1.0 - posterior, slope)
+    return for_it / (for_it + against)
+
+
 def weigh(found: Sequence[Finding], case: Case) -> list[Hypothesis]:
     """Hypotheses, most likely first, with posteriors over all of them and 'something else'."""
     if case.job:
@@ -407,7 +417,7 @@ def weigh(found: Sequence[Finding], case: Case) -> list[Hypothesis]:
                 hosts=tuple(sorted(hosts)),
                 gpus=tuple(sorted(draft.gpus, key=lambda g: (g.host or "", g.pci or ""))),
                 log_odds=o,
-                confidence=min(math.exp(o) / whole, SUREST),
+                confidence=min(_calibrated(math.exp(o) / whole), SUREST),
                 findings=tuple(draft.findings + [b for b in draft.borrowed if b not in draft.findings]),
                 detail=details[0] if details else None,
             )

@@ -139,6 +139,11 @@ class Line:
     def host(self) -> str | None:
         return self.peeled.host
 
+    @property
+    def unfinished(self) -> bool:
+        """No line end follows: the file was cut in the middle of it, or its writer was."""
+        return self.end >= self.window.end
+
     def before(self, most: int) -> list[Line]:
         """Up to `most` physical lines before this one, nearest first, as far as they are in memory."""
         found: list[Line] = []

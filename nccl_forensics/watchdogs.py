@@ -286,6 +286,8 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
             weight = catalog.weight("late_and_told" if told else "late_and_logged" if missing else "late_and_silent")
             if not stated and not missing:
                 weight += catalog.weight("world_guessed")
+            if missing and silent and not told:
+                weight += catalog.weight("others_silent")
             if not missing and len(blame) > 1:
                 weight += catalog.weight("log_not_collected")
             sign = (

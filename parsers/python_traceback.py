@@ -237,6 +237,8 @@ def _chain(line: Line) -> list[Raised]:
             if skip:
                 skip -= 1
                 continue
+            if other.unfinished and ended["message"] is None:
+                break  # the class may have a longer name
             raised.kind, raised.message = ended["inner"] or ended["type"], (ended["message"] or "")[:MESSAGE]
         near = False
     return chain

@@ -37,19 +37,36 @@ def test_the_tables_count_every_incident() -> None:
     assert f"| **all** | {len(SEEDS)} |" in "\n".join(tables(outcomes()))
 
 
-@pytest.mark.parametrize("seed", [50027, 50103, 50143, 50289])
-def test_ranks_whose_host_sent_no_log_are_not_named(seed: int) -> None:
-    assert run(seed).abstained
+@pytest.mark.parametrize(
+    ("seed", "cause"),
+    [(50027, "hopeless"), (50103, "hopeless"), (50143, "python_exception"), (50289, "cuda_oom")],
+)
+def test_ranks_whose_host_sent_no_log_are_not_named(seed: int, cause: str) -> None:
+    assert run(seed, cause).abstained
 
 
 @pytest.mark.parametrize("seed", [50468, 50766])
 def test_a_gpu_that_hangs_is_not_blamed_on_the_network(seed: int) -> None:
-    assert run(seed).abstained
+    assert run(seed, "gpu_stall").abstained
 
 
 @pytest.mark.parametrize("seed", [50045, 50136])
 def test_of_two_ranks_that_differ_no_sure_word_is_said(seed: int) -> None:
-    outcome = run(seed)
+    outcome = run(seed, "collective_skipped")
     assert outcome.confidence is not None
     assert not outcome.sure_and_wrong
     assert outcome.confidence < 0.6
+
+
+@pytest.mark.parametrize(
+    ("seed", "cause"),
+    [
+        (80042, "rank_not_arrived"),  # torchrun's own exception, cut in the middle of its name
+        (80225, "process_signal"),  # both ranks of a host are late, and its launcher tells why
+        (80433, "rank_busy"),  # no dump of the late rank, and its watchdog answers
+    ],
+)
+def test_what_was_once_named_wrongly(seed: int, cause: str) -> None:
+    outcome = run(seed, cause)
+    assert not outcome.sure_and_wrong, outcome
+    assert outcome.named_right, outcome

@@ -51,7 +51,8 @@ def sigmoid(x: float) -> float:
 def test_one_finding_gives_its_own_odds_against_something_else() -> None:
     assert prior(PLAIN) == 0.0
     for weight in (-3.0, 0.0, 1.0, 2.5):
-        assert weighed(finding(weight=weight))[PLAIN].confidence == pytest.approx(sigmoid(weight))
+        slope = catalog.weight("confidence_slope")
+        assert weighed(finding(weight=weight))[PLAIN].confidence == pytest.approx(sigmoid(slope * weight))
 
 
 def test_each_further_finding_counts_half_of_the_one_before() -> None:

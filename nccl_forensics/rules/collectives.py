@@ -16,7 +16,8 @@ from nccl_forensics.watchdogs import reporter
 
 @rule
 def suspects(case: Case) -> Iterator[Finding]:
-    """The reconstruction's suspects, as findings."""
+    """The reconstruction's suspects, as findings. One whose watchdog answers the others' signal has not disappeared."""
+    answered = {e.rank for e in case.of("pg-observed", "pg-dump-remote") if e.rank is not None}
     for suspect in case.collectives.suspects:
         if not suspect.evidence:
             continue
@@ -24,9 +25,16 @@ def suspects(case: Case) -> Iterator[Finding]:
         machines = {p.host for p in case.known.ranks.values() if p.host}
         one_host = suspect.cause == "fabric_error" and len(machines) == 1  # then there is no fabric between hosts
         gpus = tuple(p.gpu for r in suspect.ranks if (p := case.known.ranks.get(r)) is not None and p.gpu is not None)
+        heard = suspect.cause == "process_missing" and set(suspect.ranks) <= answered
         yield Finding(
-            cause=suspect.cause,
-            says=suspect.says,
+            cause="rank_not_arrived" if heard else suspect.cause,
+            says=say(
+                "{says} The watchdog of {ranks} still answered the others.",
+                says=suspect.says,
+                ranks=words.ranks(suspect.ranks),
+            )
+            if heard
+            else suspect.says,
             weight=suspect.weight - (2.0 if one_host else 0.0),
             ranks=suspect.ranks,
             hosts=tuple(sorted(h for h in hosts if h)),

@@ -256,6 +256,10 @@ PROCESS_TELLS = frozenset(
 """Lines by which a process of the host says itself what happened: then the launcher took the rest of the host along."""
 
 
+LAUNCHER_TELLS = frozenset({"exit", "sigterm-sent"})
+"""Lines of a launcher about a process of its own host: whoever writes them outlived that process, so the host did."""
+
+
 @rule
 def whole_host_missing(case: Case) -> Iterator[Finding]:
     """The ranks that never came are all the ranks of one host, and it has several: the host rather than the ranks."""
@@ -270,7 +274,11 @@ def whole_host_missing(case: Case) -> Iterator[Finding]:
         told = [
             e
             for e in case.events
-            if e.role == "cause" and e.rank in suspect.ranks and e.kind in PROCESS_TELLS and case.timing(e)[0] > -3
+            if e.rank in suspect.ranks
+            and (
+                (e.role == "cause" and e.kind in PROCESS_TELLS and case.timing(e)[0] > -3)
+                or (e.kind in LAUNCHER_TELLS and not case.went_on(e))
+            )
         ]
         if alive & set(suspect.ranks) or told:
             continue

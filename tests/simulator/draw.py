@@ -23,11 +23,12 @@ WEIGHTS = {"healthy": 3.0, "hopeless": 1.5, "rank_not_arrived": 2.0, "gpu_off_bu
 NEEDS_NODES = {"node_lost", "nic_link_down", "fabric_error", "hopeless"}
 
 
-def draw(seed: int) -> Scenario:
-    """One scenario: cause, machines, versions, decoys and losses, all by the seed."""
+def draw(seed: int, cause: str | None = None) -> Scenario:
+    """One scenario: cause (if none is given), machines, versions, decoys and losses, all by the seed."""
     rng = Random(f"draw/{seed}")
     names = sorted(CAUSES)
-    cause = rng.choices(names, [WEIGHTS.get(name, 1.0) for name in names])[0]
+    drawn = rng.choices(names, [WEIGHTS.get(name, 1.0) for name in names])[0]
+    cause = cause or drawn
     nodes = rng.choice((2, 2, 3, 4)) if cause in NEEDS_NODES else rng.choice((1, 1, 1, 2, 2, 4))
     per_node = rng.choice((2, 4, 8, 8)) if nodes < 4 else rng.choice((2, 4))
     if cause in ("deadlock", "psu_rail_loss"):

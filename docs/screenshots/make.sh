@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The first screens of the bundled incidents in both themes, into this folder. Needs Chromium and `npm ci` in tests/browser.
+# The first screens of the bundled incidents in both themes, into this folder. Needs Chromium and `pip install -e '.[browser]'`.
 set -euo pipefail
 cd "$(dirname "$0")"
 page=$(mktemp --suffix .html)
@@ -7,6 +7,6 @@ trap 'rm -f "$page"' EXIT
 for sample in riser-xid79 two-rails-psu skipped-collective; do
     nccl-forensics demo "$sample" -o "$page" >/dev/null
     for theme in light dark; do
-        (cd ../../tests/browser && node shot.mjs "$page" "../../docs/screenshots/$sample-$theme.png" 1440 1000 "$theme")
+        python ../../tests/browser/shot.py "$page" "$sample-$theme.png" 1440 1000 "$theme"
     done
 done

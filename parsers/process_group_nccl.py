@@ -26,6 +26,7 @@ from ._lines import (
     cuda_cause,
     failure_block,
     followers,
+    leaders,
     loose,
     near,
     number,
@@ -103,9 +104,11 @@ LAGGING = re.compile(
     r"ranks? \[(?P<ranks>[\d, -]{1,20000})\] are the lagging ranks that caused this timeout[^\n]{0,100}"
 )
 BEHIND = re.compile(
-    r"\[(?P<ranks>[\d, -]{1,20000})\] (?:joined but didn't finish collective #\d{1,20}"
-    r"|finished collective #\d{1,20}, but didn't join collective #\d{1,20})"
+    r"\[(?P<ranks>[\d, -]{1,20000})\] (?:(?P<joined>joined) but didn't finish collective #(?P<in>\d{1,20})"
+    r"|finished collective #(?P<after>\d{1,20}), but didn't join collective #\d{1,20})"
 )
+TIMED_OUT_AT = re.compile(r" - \[(?P<group_rank>\d{1,7})\] Timeout at collective: \w{1,40}, #(?P<seq>\d{1,20})")
+"""The first line of a desync report: whose it is."""
 FINGERPRINT = (
     r"Rank (?P<rank_{0}>\d{{1,7}}) is running collective: CollectiveFingerPrint\( (?:SequenceNumber="
     r" (?P<seq_{0}>\d{{1,20}}) ,? )?"
@@ -358,9 +361,15 @@ def pg_watchdog_died(line: Line) -> Iterator[Event]:
 
 @parser(
     title="PyTorch NCCL monitor: the watchdog itself is stuck",
-    literals=["watchdog got stuck for", "Heartbeat monitor timed out", "monitoring thread detects no heartbeat"],
+    literals=[
+        "watchdog got stuck for",
+        "Heartbeat monitor timed out",
+        "monitoring thread detects no heartbeat",
+        "NCCL monitor thread timeout",  # 2.2
+    ],
 )
 def pg_heartbeat(line: Line) -> Iterator[Event]:
+    """`stuck`: the line itself says so; others stand beside one that does."""
     text = near(line)
     stuck = STUCK.search(text)
     yield line.event(
@@ -368,7 +377,11 @@ def pg_heartbeat(line: Line) -> Iterator[Event]:
         role="symptom",
         severity="error",
         rank=rank_before(line, text, stuck.start() if stuck else len(text)),
-        details={**_group(text), "stuck_s": int(stuck["stuck_s"]) if stuck else None},
+        details={
+            **_group(text),
+            "stuck_s": int(stuck["stuck_s"]) if stuck else None,
+            "stuck": stuck is not None or "NCCL monitor thread timeout" in text,
+        },
     )
 
 
@@ -437,16 +450,38 @@ def pg_comm_aborted(line: Line) -> Iterator[Event]:
     literals=["are the lagging ranks that caused", "joined but didn't finish collective", "but didn't join collective"],
 )
 def pg_desync(line: Line) -> Iterator[Event]:
-    """Group ranks that the report names, one event for each of its lines."""
+    """One event for each line of the report that names ranks, all of them ranks in the group.
+
+    `stood`: 'never' joined any collective, 'joined' number `seq` and did not finish it, 'finished' `seq` and did not
+    join the next. `group_rank`, `at_seq`: who reports, and in which collective it waits.
+    """
     text = near(line)
-    for pattern in (LAGGING, BEHIND):
-        for found in pattern.finditer(text):
-            yield line.event(
-                "pg-desync",
-                role="symptom",
-                severity="error",
-                details={"ranks": rank_list(found["ranks"]), "says": found[0][:300]},
-            )
+    found = [*LAGGING.finditer(text), *BEHIND.finditer(text)]
+    if not found:
+        return
+    head: dict[str, Detail] = {}
+    lines = [text, *(x.text for x in leaders(line, 5))]
+    for n, one in enumerate(lines):
+        if at := TIMED_OUT_AT.search(one):
+            head = next((g for x in lines[n : n + 2] if "pg_name" in (g := _group(x))), {})
+            head |= {"group_rank": int(at["group_rank"]), "at_seq": int(at["seq"])}
+            break
+    for one_set in found:
+        where = one_set.groupdict()
+        seq = where.get("in") or where.get("after")
+        stood = "never" if seq is None else "joined" if where["joined"] else "finished"
+        yield line.event(
+            "pg-desync",
+            role="symptom",
+            severity="error",
+            details={
+                **head,
+                "ranks": rank_list(one_set["ranks"]),
+                "stood": stood,
+                "seq": number(seq),
+                "says": one_set[0][:300],
+            },
+        )
 
 
 @parser(title="PyTorch DETAIL debug: ranks are in different collectives", literals=["Detected mismatch between coll"])

@@ -6,6 +6,7 @@
          without zone, or without year ('11-25 10:00:00'); null: no time at all.
 `up`     seconds of uptime (printk). `res_s`: resolution of the written time. `drifts`: as in `dmesg -T`.
 `ranks`  the same line from each of these ranks. `file`, `line`: default job.log, the next line of that file.
+`named`  the detail `ranks`: those that the line names.
 `gpu`    PCI address. `role`, `cause`, `severity`: as the parsers and catalogues give them, unless stated.
 All other keys are the event's details.
 
@@ -156,6 +157,8 @@ def _one(short: Mapping[str, Any], file: str, line: int, rank: int | None, case:
     if rank is not None and case.get("per_host") and "host" not in short:
         host = f"node-{rank // case['per_host']}"
     details = {k: tuple(v) if isinstance(v, list) else v for k, v in short.items() if k not in RESERVED}
+    if "named" in details:
+        details["ranks"] = details.pop("named")
     kind = short["kind"]
     if kind == "watchdog-timeout":
         details = {"op": "ALLREDUCE", "timeout_ms": details.get("waited_ms"), "group_rank": rank, **details}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nccl_forensics import words
 from nccl_forensics.identify import MOST_RANKS
-from nccl_forensics.messages import say
+from nccl_forensics.messages import say, say_many
 from nccl_forensics.model import Event, Finding
 from nccl_forensics.rules import Case, number, rule, text, weight
-from nccl_forensics.watchdogs import reporter
+from nccl_forensics.watchdogs import DEFAULT, OUTLIERS, reporter
 
 
 @rule
@@ -48,10 +48,13 @@ def suspects(case: Case) -> Iterator[Finding]:
 
 @rule
 def pytorch_names_them(case: Case) -> Iterator[Finding]:
-    """monitoredBarrier, the store barrier and the desync report name or count the ranks that did not come."""
-    for event in case.of("monitored-barrier")[:1]:
-        ranks = event.details.get("ranks")
-        if isinstance(ranks, tuple) and ranks:
+    """monitoredBarrier and the store barrier name or count the ranks that did not come."""
+    reached = {number(e, "reached_rank") for e in case.of("gloo-reached")}
+    for event in case.of("monitored-barrier"):
+        ranks = tuple(r for r in _listed(event) if r not in reached)
+        # Rank 0 of the group writes it: if that is not rank 0 of the job, the numbers are those of some other group.
+        fits = event.rank in (None, 0) and max(ranks, default=0) < (case.known.world_size or MOST_RANKS)
+        if ranks and fits and not case.went_on(event):
             yield Finding(
                 cause="rank_not_arrived",
                 says=say(
@@ -59,9 +62,10 @@ def pytorch_names_them(case: Case) -> Iterator[Finding]:
                     numbers=", ".join(map(str, ranks)),
                 ),
                 weight=weight("pytorch_names_ranks"),
-                ranks=tuple(int(r) for r in ranks),
+                ranks=ranks,
                 events=(event,),
             )
+            break
     barriers = case.of("store-barrier")
     if barriers:
         arrived = {r for e in barriers if (r := number(e, "at_rank")) is not None}
@@ -82,19 +86,81 @@ def pytorch_names_them(case: Case) -> Iterator[Finding]:
                     events=barriers[:2],
                     inference=True,
                 )
-    for event in case.of("pg-desync")[:1]:
-        ranks = event.details.get("ranks")
-        if isinstance(ranks, tuple) and ranks:
-            yield Finding(
-                cause="rank_not_arrived",
-                says=say(
-                    "PyTorch's desync report names ranks {numbers} of its group as lagging",
-                    numbers=", ".join(map(str, ranks)),
-                ),
-                weight=weight("pytorch_names_ranks"),
-                ranks=tuple(int(r) for r in ranks),
-                events=(event,),
-            )
+
+
+def _listed(event: Event) -> tuple[int, ...]:
+    ranks = event.details.get("ranks")
+    return tuple(r for r in ranks if isinstance(r, int)) if isinstance(ranks, tuple) else ()
+
+
+@rule
+def desync_report_names_them(case: Case) -> Iterator[Finding]:
+    """PyTorch's desync report (TORCH_NCCL_DESYNC_DEBUG) lists who stands furthest behind, by ranks in its group.
+
+    Every rank that timed out writes one of its own: they have to agree. Where all stand alike the reporter is in the
+    list, and nobody is apart.
+    """
+    reports: dict[tuple[object, ...], list[Event]] = defaultdict(list)
+    for event in case.of("pg-desync"):
+        if not case.went_on(event):
+            who = event.rank if event.rank is not None else number(event, "group_rank")
+            reports[event.evidence.source, who, number(event, "at_seq")].append(event)
+    named: set[int] | None = None
+    shown: list[Event] = []
+    for events in reports.values():
+        behind, event = _furthest_behind(events)
+        if shown and text(event, "pg_name") != text(shown[0], "pg_name"):
+            continue  # the first group's; another one's may wait for that
+        ranks = _in_the_job(case, event, behind)
+        if text(event, "stood") != "joined":
+            seq = number(event, "at_seq")
+            ranks -= {reporter(e) for e in case.of("watchdog-timeout") if seq is not None and number(e, "seq") == seq}
+        named = ranks if named is None else named & ranks
+        shown.append(event)
+    if not named:
+        return
+    stuck = text(shown[0], "stood") == "joined"
+    many = len(named) > max(1, OUTLIERS * (case.known.world_size or 0))
+    yield Finding(
+        cause="gpu_other" if stuck else "rank_not_arrived",
+        says=say_many(
+            "PyTorch's desync report: {ranks} is furthest behind ({words})",
+            "PyTorch's desync report: {ranks} are furthest behind ({words})",
+            len(named),
+            ranks=words.ranks(named),
+            words=text(shown[0], "says"),
+        ),
+        weight=weight("desync_joined" if stuck else "pytorch_names_ranks") + (weight("too_many_late") if many else 0.0),
+        ranks=tuple(sorted(named)),
+        events=tuple(shown[:3]),
+    )
+
+
+def _furthest_behind(report: Sequence[Event]) -> tuple[set[int], Event]:
+    """(ranks in the group, the line that lists them) of one report; no ranks where it tells nobody apart."""
+    by_state: dict[str, Event] = {}
+    for event in report:
+        by_state.setdefault(text(event, "stood") or "", event)
+    joined, finished = by_state.get("joined"), by_state.get("finished")
+    event = by_state.get("never") or joined or finished or report[0]
+    ranks = set(_listed(event))
+    if event is joined and finished is not None and len(ranks) > max(1, OUTLIERS * len({*ranks, *_listed(finished)})):
+        return set(), event  # a root that is done, and those that still wait for their part
+    return (set() if number(event, "group_rank") in ranks else ranks), event
+
+
+def _in_the_job(case: Case, event: Event, ranks: set[int]) -> set[int]:
+    """These ranks of the group that the line is about, as ranks of the job; none where no line tells which they are."""
+    name, description = text(event, "pg_name"), text(event, "pg_desc")
+    for group in case.collectives.groups:
+        if name is not None and group.name == name and group.members and not group.members_at_least:
+            return {group.members[r] for r in ranks} if max(ranks, default=0) < len(group.members) else set()
+    if max(ranks, default=0) >= (case.known.world_size or MOST_RANKS):
+        return set()
+    if name is not None or description is not None:
+        return ranks if description == "default_pg" or name in DEFAULT else set()
+    headers = [(e.rank, number(e, "group_rank")) for e in case.of("watchdog-timeout", "pg-status")]
+    return ranks if all(None in (a, b) or a == b for a, b in headers) else set()
 
 
 GLOO_KEY = re.compile(r"//cpu//\d{1,9}/(?P<rank>\d{1,7})$")
@@ -143,9 +209,12 @@ def waited_for_one(case: Case) -> Iterator[Finding]:
 @rule
 def one_watchdog_stuck(case: Case) -> Iterator[Finding]:
     """Only one rank's own watchdog hung in a CUDA or NCCL call (or for Python's lock), and nobody reported a wait."""
-    stuck = {e.rank: e for e in case.of("pg-heartbeat") if e.rank is not None and number(e, "stuck_s") is not None}
-    alone = len(stuck) == 1 and bool(set(case.known.ranks) - set(stuck))
-    if not alone or any(e.rank in stuck for e in case.of("watchdog-timeout")):
+    stuck = {e.rank: e for e in case.of("pg-heartbeat") if e.rank is not None and e.details.get("stuck") is True}
+    if (
+        len(stuck) != 1
+        or not _others_wrote(case, set(stuck))
+        or any(e.rank in stuck for e in case.of("watchdog-timeout"))
+    ):
         return
     ((rank, event),) = stuck.items()
     yield Finding(
@@ -160,6 +229,36 @@ def one_watchdog_stuck(case: Case) -> Iterator[Finding]:
         events=(event,),
         inference=True,
         onset_ns=event.time_ns,
+    )
+
+
+def _others_wrote(case: Case, ranks: set[int]) -> bool:
+    """Is there any line of another rank? Where one rank's log is all there is, nobody knows what the others said."""
+    return any(e.rank is not None and e.rank not in ranks for e in case.events)
+
+
+@rule
+def python_lock_held(case: Case) -> Iterator[Finding]:
+    """One rank alone holds Python's lock for so long that its monitor says so, and it does not wait in a collective.
+
+    Who waits in a collective gives the lock away: a thread that keeps it stands somewhere else.
+    """
+    held = {e.rank: e for e in case.of("pg-gil") if not case.went_on(e)}
+    waited = {r for g in case.collectives.groups for r in g.arrived}
+    if len(held) != 1 or None in held or not _others_wrote(case, {r for r in held if r is not None}):
+        return
+    ((rank, event),) = held.items()
+    if rank is None or rank in waited or any(reporter(e) == rank for e in case.of("watchdog-timeout", "pg-blocking")):
+        return
+    yield Finding(
+        cause="rank_busy",
+        says=say(
+            "Of all ranks only rank {rank} says that it could not get Python's lock: a thread of it keeps it", rank=rank
+        ),
+        weight=weight("python_lock"),
+        ranks=(rank,),
+        events=(event,),
+        inference=True,
     )
 
 

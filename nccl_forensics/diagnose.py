@@ -789,8 +789,7 @@ def ranks_table(case: Case, verdict: Verdict) -> tuple[Rank, ...]:
     for g in collectives.groups:
         everyone |= set(g.members)
     everyone |= set(verdict.ranks) | set(verdict.reporting_ranks)
-    if case.known.world_size and case.known.world_size <= 65_536:
-        everyone |= set(range(case.known.world_size))
+    everyone |= set(range(min(case.known.world_size or case.known.at_least, 65_536)))
     arrived = {r for g in collectives.groups for r in g.arrived}
     rows = []
     for rank in sorted(r for r in everyone if r is not None):

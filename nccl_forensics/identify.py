@@ -20,7 +20,9 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
+from nccl_forensics import roster
 from nccl_forensics.model import Event, Gpu, InputError, InputRow, Problem
+from nccl_forensics.roster import MOST_RANKS as MOST_RANKS
 
 RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[ _-]?(\d{1,6})(?![\d])(?!-\d)", re.I)
 """`rank3.log`, `comm_lib_trace_rank_3`; not `rank0-3.log`, which is a range."""
@@ -52,6 +54,8 @@ class Identities:
     """Every GPU that some file mentions, by host, by PCI address."""
     world_size: int | None = None
     """As a log states it; None if none does."""
+    at_least: int = 0
+    """How many ranks there were at least, as launchers show (roster.py); 0: they show none."""
     devices_chosen: bool = False
     """Some line sets CUDA_VISIBLE_DEVICES or a device order, so that indices are no local ranks."""
     visible: Mapping[str | None, tuple[str, ...]] = field(default_factory=dict)
@@ -74,6 +78,14 @@ class Identities:
                 self._ranks_by.setdefault(("pid", place.pid), []).append(rank)
             if place.gpu is not None and place.gpu.pci is not None:
                 self._ranks_by.setdefault(("pci", place.gpu.pci), []).append(rank)
+
+    def size(self, seen: Iterable[int] = ()) -> int | None:
+        """How many ranks, if these are seen beside those in the table; None where that can't be told."""
+        return self.world_size or max(likely_world({*seen, *self.ranks}) or 0, self.at_least) or None
+
+    def existed(self, rank: int) -> bool:
+        """Is it shown that there was such a rank, whether or not it wrote anything?"""
+        return rank in self.ranks or rank < (self.world_size or self.at_least)
 
     def rank_of_gpu(self, host: str | None, pci: str | None) -> int | None:
         """The rank that ran on this GPU, if exactly one can have."""
@@ -243,6 +255,7 @@ def _sources(
     folders = _folders(rows, stated)
     # What stands before this in every path is where the user keeps the pile, and names nobody's machine or rank.
     own = os.path.commonprefix([row.path for row in rows]).rfind("/") + 1  # noqa: RUF071 (cut at a folder)
+    numbered = roster.numbered((r.path for r in rows if r.format not in OF_ONE_HOST), events)
     for row in rows:
         _, attempt, local, above = names_in_path(row.path)
         rank, _, _, named = names_in_path(row.path[own if "!" not in row.path[:own] else row.path.index("!") :])
@@ -250,6 +263,8 @@ def _sources(
             named = above
         if len(rows) == 1:
             rank = names_in_path(row.path)[0]
+        if rank is None:
+            rank = numbered.get(row.path)
         hosts = said.get(row.path, Counter())
         host = declared.get(row.path)
         if host is None and len({short(h) for h in hosts}) == 1:
@@ -403,6 +418,8 @@ def identify(
                 worlds[size] += 1
     if widest:
         worlds[widest] += 10
+    if started := roster.world(events):
+        worlds[started] += 10
     for row in rows:
         where, named, _, local = sources[row.path]
         if named is not None and where is not None:
@@ -430,6 +447,8 @@ def identify(
             chosen[key] = best
         ranks[rank] = _place(chosen, gpus)
     _last_one(ranks, events, canonical, widest)
+    world = worlds.most_common(1)[0][0] if worlds else _listed_world(hosts or ())
+    _of_files(ranks, events, sources, world)
     spoken = {h for h in (*(r.host for r in rows), *(e.host for e in events)) if h}
 
     def cards(host: str | None) -> int:
@@ -440,7 +459,8 @@ def identify(
     return Identities(
         ranks=ranks,
         gpus=gpus,
-        world_size=worlds.most_common(1)[0][0] if worlds else _listed_world(hosts or ()),
+        world_size=world,
+        at_least=roster.at_least(events),
         stated=bool(hosts),
         devices_chosen=_devices_chosen(events),
         visible=_visible(events, sources, canonical),
@@ -569,8 +589,18 @@ def _everyone(ranks: Mapping[int, Place], events: Iterable[Event], also: Iterabl
     return seen | set(range(max(min(nranks or 0, MOST_RANKS), likely_world(seen) or 0)))
 
 
-MOST_RANKS = 65_536
-"""A higher rank is a misread number rather than a job."""
+def _of_files(
+    ranks: dict[int, Place],
+    events: Sequence[Event],
+    sources: Mapping[str, tuple[str | None, int | None, int | None, int | None]],
+    world: int | None,
+) -> None:
+    """Ranks of which there is no more than a file or a folder: they existed."""
+    by_local = _local_ranks(events, sources, Identities(ranks=ranks)).ranks
+    for path, (host, named, _, local) in sources.items():
+        rank = named if named is not None else by_local.get((path, local))
+        if rank is not None and rank < (world or MOST_RANKS):
+            ranks.setdefault(rank, Place(host=host, local_rank=local))
 
 
 def _same_node(
@@ -755,9 +785,10 @@ def attribute(
             ranks_in[event.evidence.source].add(event.rank)
     named_rows = []
     for row in rows:
-        where, rank, _, _ = sources[row.path]
+        where, rank, _, local = sources[row.path]
         inside = ranks_in.get(row.path, set())
-        rank = rank if rank is not None else next(iter(inside)) if len(inside) == 1 else row.rank
+        if rank is None:
+            rank = next(iter(inside)) if len(inside) == 1 else by_local.ranks.get((row.path, local), row.rank)
         named_rows.append(replace(row, host=canonical.get(short(where), where) if where else row.host, rank=rank))
     return out, named_rows
 

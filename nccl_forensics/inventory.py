@@ -137,7 +137,7 @@ def _coverage(analysis: Analysis, rows: Sequence[InputRow], by_file: Mapping[str
     } | {r.rank for r in rows if r.rank is not None and r.format not in (DUMP, "error-json")}
     seen = {r.rank for r in analysis.ranks} | set(known.ranks) | logs | dumps
     seen |= {m for g in analysis.collectives.groups for m in g.members}
-    expected = set(range(known.world_size)) | seen if known.world_size else seen
+    expected = set(range(known.world_size or known.at_least)) | seen
     placed = {r: p.host for r, p in known.ranks.items() if p.host}
     kernel: dict[str | None, list[str]] = defaultdict(list)
     reports, smi = set(), set()

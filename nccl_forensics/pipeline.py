@@ -502,7 +502,7 @@ def _from_dumps(dumps: Sequence[Any], known: identify.Identities) -> Reconstruct
         return Reconstruction()
     from nccl_forensics import collectives  # numpy: only when there are dumps
 
-    return collectives.reconstruct(dumps, expected_world=known.world_size or identify.likely_world(known.ranks))
+    return collectives.reconstruct(dumps, expected_world=known.size())
 
 
 def merge_repeats(events: Sequence[Event]) -> list[Event]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from nccl_forensics import catalog, words
-from nccl_forensics.identify import Identities, likely_world
+from nccl_forensics.identify import Identities
 from nccl_forensics.messages import joined, say, say_many
 from nccl_forensics.model import Event, Evidence, GroupState, Reconstruction, Suspect, Wait, number, text
 
@@ -180,12 +180,12 @@ def _started_ns(event: Event) -> int | None:
 def _world(events: Sequence[Event], known: Identities) -> tuple[int | None, bool]:
     """(number of ranks, does a log state it?). Without a statement: one more than the highest rank that is seen.
 
-    None where the ranks that are seen are too few to tell (identify.likely_world).
+    None where the ranks that are seen are too few to tell (Identities.size).
     """
     if known.world_size:
         return known.world_size, True
     seen = {e.rank for e in events} | {reporter(e) for e in _reports(events)}
-    return likely_world({r for r in seen if r is not None} | set(known.ranks)), False
+    return known.size(r for r in seen if r is not None), False
 
 
 def _state(
@@ -284,7 +284,8 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
             blame = missing or silent
             told = [observed[r].evidence for r in blame if r in observed]
             weight = catalog.weight("late_and_told" if told else "late_and_logged" if missing else "late_and_silent")
-            if not stated and not missing:
+            started = all(known.existed(r) for r in blame)
+            if not stated and not missing and not started:
                 weight += catalog.weight("world_guessed")
             if missing and silent and not told:
                 weight += catalog.weight("others_silent")
@@ -295,6 +296,8 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
                 if told
                 else _log_goes_on(blame, late) + say(", without such a report")
                 if missing
+                else say("no line of it was found, though it was started")
+                if started and not stated and len(blame) == 1
                 else say_many("no line of it was found", "no line of them was found", len(blame))
             )
             suspects.append(

@@ -8,6 +8,7 @@ Initializing distributed: GLOBAL_RANK: 1, MEMBER: 2/8
 [INFO] torch.distributed.distributed_c10d: Rank 3: Completed store-based barrier for key:store_based_barrier_key:1 with
 8 nodes.
 [comm.py:669:mpi_discovery] Discovered MPI settings of world_rank=3, local_rank=3, world_size=16, master_addr=10.0.0.1
+[launch.py:164:main] nnodes=2, num_local_procs=8, node_rank=0
 using world size: 16, data-parallel size: 8, context-parallel size: 1, tensor-model-parallel size: 2
 2026-01-17 11:00:11,793 - train - INFO - rank 1/16 on gpu-34 pid 15778 local_rank 1
 """
@@ -37,6 +38,12 @@ OWN = re.compile(
 )
 """Nothing told of that rank may follow: others speak of it, too."""
 WORLD = re.compile(r"\busing world size: (?P<world>\d{1,7}), data-parallel size: ")
+LOCAL_WORLD = re.compile(
+    r"(?i)\b(?:nproc[-_]per[-_]node|num_local_procs|local_world_size)['\"]?(?: {0,20}[:=] ?| )"
+    r"['\"]?(?P<local>\d{1,4})\b"
+)
+NODES = re.compile(r"(?i)(?<![A-Za-z_])nnodes['\"]?(?: {0,4}[:=] ?| )['\"]?(?P<nodes>\d{1,5})(?![\d:])")
+"""Not `1:4`, which is a range."""
 PARTS = frozenset(
     [
         "local",
@@ -86,7 +93,19 @@ LONGEST = 400
 
 @parser(
     title="A process's own rank",
-    literals=["GLOBAL_RANK: ", "store_based_barrier_key:1 with", "world_rank=", "using world size: ", "rank ", "rank="],
+    literals=[
+        "nproc_per_node",
+        "nproc-per-node",
+        "num_local_procs",
+        "local_world_size",
+        "LOCAL_WORLD_SIZE",
+        "GLOBAL_RANK: ",
+        "store_based_barrier_key:1 with",
+        "world_rank=",
+        "using world size: ",
+        "rank ",
+        "rank=",
+    ],
 )
 def rank_identity(line: Line) -> Iterator[Event]:
     said = line.text[:LONGEST]
@@ -94,6 +113,11 @@ def rank_identity(line: Line) -> Iterator[Event]:
         return
     if told := WORLD.search(said):
         yield line.event("world-size", role="context", details={"world_size": int(told["world"])})
+        return
+    if (told := LOCAL_WORLD.search(said)) and int(told["local"]):
+        nodes = NODES.search(said)
+        every = int(nodes["nodes"]) if nodes else None
+        yield line.event("world-size", role="context", details={"local_world": int(told["local"]), "nodes": every})
         return
     found = LIGHTNING.search(said) or BARRIER.search(said) or DEEPSPEED.search(said)
     world = found["world"] if found else None

@@ -39,6 +39,8 @@ def test_verdict(name: str, tmp_path: Path) -> None:
         expect["ranks"] = None
     amiss, wrong = judged(doc, expect, set(pile["causes"]) if "causes" in pile else None)
     assert (amiss, wrong) == ([], [])
+    if "ranks_known" in pile:
+        assert [row["rank"] for row in doc["ranks"]] == pile["ranks_known"]
     hosts = {host for incident in doc["incidents"] for host in incident["verdict"]["culprit_hosts"]}
     assert set(pile.get("hosts", ())) <= hosts
 

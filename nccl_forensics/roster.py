@@ -1,0 +1,114 @@
+"""Which ranks there were, though they may have written nothing: by the names of files, and by what launchers count.
+
+A file or folder that was opened for a rank shows that the rank existed. So does its process in a launcher's hands:
+torchrun tells the pids of all children that it stops, and starts as many on a node as it says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from nccl_forensics.model import Event, number
+
+MOST_RANKS = 65_536
+"""A higher rank is a misread number rather than a job."""
+NUMBER = re.compile(r"(?<!\d)\d{1,5}(?!\d)")
+MOST_NUMBERS = 8
+"""Numbers of a path that are looked at, from its end."""
+AGREE, AGREE_SHIFTED = 2, 3
+"""Files whose lines must state the rank that their names count, and as many where names count from elsewhere than 0
+(the local ranks of a second node). Our judgement."""
+
+
+def numbered(paths: Iterable[str], events: Iterable[Event]) -> dict[str, int]:
+    """File → rank, where files are named alike but for one number, and that counts ranks wherever their lines tell.
+
+    `slurm-123-7.out`, `worker.7.err`, `attempt_0/7/stderr.log`: the names alone do not say what they count.
+    """
+    said: dict[str, set[int]] = defaultdict(set)
+    for event in events:
+        if event.rank is not None:
+            said[event.evidence.source].add(event.rank)
+    alike: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
+    for path in paths:
+        for found in list(NUMBER.finditer(path))[-MOST_NUMBERS:]:
+            alike[path[: found.start()], path[found.end() :]][int(found[0])] = path
+    ranks: dict[str, set[int]] = defaultdict(set)
+    for files in alike.values():
+        told = {n: said[path] for n, path in files.items() if said.get(path)}
+        if len(told) < AGREE or any(len(inside) > 1 for inside in told.values()):
+            continue
+        shifts = {next(iter(inside)) - n for n, inside in told.items()}
+        if len(shifts) == 1 and (shifts == {0} or len(told) >= AGREE_SHIFTED):
+            (shift,) = shifts
+            for n, path in files.items():
+                ranks[path].add(n + shift)
+    return {path: inside.pop() for path, inside in ranks.items() if len(inside) == 1 and 0 <= min(inside) < MOST_RANKS}
+
+
+@dataclass(slots=True)
+class _Children:
+    """The processes that one launcher, or several that write in one file, told of before it started anew."""
+
+    pids: set[int] = field(default_factory=set)
+    seats: set[tuple[int, int]] = field(default_factory=set)
+    """(rank, local rank)."""
+    agents: set[tuple[str, object]] = field(default_factory=set)
+    ended: bool = False
+    """The failure block is there; what comes behind it is of another start."""
+
+    def at_least(self) -> int:
+        """How many ranks there must have been."""
+        starts = {rank - local for rank, local in self.seats}
+        begin = starts.pop() if len(starts) == 1 and len(self.agents) < 2 else 0
+        return max(begin, 0) + max(len(self.pids), 1 + max((local for _, local in self.seats), default=-1))
+
+
+def _children(events: Iterable[Event]) -> Iterator[_Children]:
+    """`events` in the order of their lines."""
+    current: dict[str, _Children] = {}
+    for event in events:
+        source = event.evidence.source
+        stopped = number(event, "target_pid") if event.kind == "sigterm-sent" else None
+        anew = event.kind in ("restart", "rendezvous")
+        if source in current and (anew or (stopped is not None and current[source].ended)):
+            yield current.pop(source)
+        if stopped is not None:
+            own = current.setdefault(source, _Children())
+            own.pids.add(stopped)
+            own.agents.add(("prefix", (event.host, event.pid, event.task)))
+        elif event.kind == "exit" and event.pid is not None:
+            own = current.setdefault(source, _Children())
+            own.pids.add(event.pid)
+            if event.rank is not None and event.local_rank is not None:
+                own.seats.add((event.rank, event.local_rank))
+            own.ended |= bool(event.details.get("first"))
+    yield from current.values()
+
+
+def at_least(events: Sequence[Event]) -> int:
+    """How many ranks the launchers' lines prove; 0 if none.
+
+    Children of different files are not added up: they can be those of different runs.
+    """
+    counted = [one.at_least() for one in _children(events)]
+    started = {n for e in events if (n := number(e, "local_world")) is not None}
+    if len(started) == 1:  # two numbers are two jobs, or two kinds of nodes
+        counted += started
+    return max((n for n in counted if n <= MOST_RANKS), default=0)
+
+
+def world(events: Iterable[Event]) -> int | None:
+    """Ranks by what a launcher was told to start: so many processes on each of so many nodes."""
+    found = {
+        (nodes, local)
+        for e in events
+        if (nodes := number(e, "nodes")) is not None and (local := number(e, "local_world")) is not None
+    }
+    if len(found) != 1:
+        return None
+    ((nodes, local),) = found
+    return nodes * local if 0 < nodes * local <= MOST_RANKS else None

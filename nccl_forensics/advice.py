@@ -69,13 +69,22 @@ def _closed(text: str) -> str:
     return shaped(text, lambda t: t.rstrip(".") + ".")
 
 
+def perhaps_on_gpus(verdict: Verdict, case: Case) -> tuple[int, ...]:
+    """The ranks of which some ran on the named cards, where no rank is named and files narrow it down."""
+    if verdict.ranks or verdict.cause not in GPU_CAUSES or not case.job:
+        return ()
+    found = [case.known.perhaps_on_gpu(g.host, g.pci) for g in verdict.gpus]
+    return tuple(sorted({r for ranks in found for r in ranks})) if all(found) else ()
+
+
 def summary(verdict: Verdict, top: Hypothesis | None, case: Case) -> str:
     """One or two plain sentences: who, what, when, and what the others saw."""
     stuck = collective(case.collectives.groups[0]) if case.collectives.groups else None
     waiting = ""
     reporters = verdict.reporting_ranks
+    users = perhaps_on_gpus(verdict, case)
     if reporters and len(verdict.ranks) < 2 and verdict.status != "undetermined":
-        victims = [r for r in reporters if r not in verdict.ranks]
+        victims = [r for r in reporters if r not in verdict.ranks and (not users or r not in verdict.cannot_exclude)]
         if victims:
             them = words.ranks(victims)
             waiting = (
@@ -120,6 +129,15 @@ def summary(verdict: Verdict, top: Hypothesis | None, case: Case) -> str:
     said = [_closed(lead)]
     if second:
         said.append(_closed(second))
+    if users:
+        said.append(
+            say_many(
+                "Which rank ran on it is not in these files: one of {ranks}, if any did.",
+                "Which ranks ran on them is not in these files: some of {ranks}, if any did.",
+                len(verdict.gpus),
+                ranks=words.ranks(users),
+            )
+        )
     if placed or top.cause in LOCATES:
         waiting = ""
     text_ = joined(map(words.sentence, said), " ")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 
@@ -603,10 +603,17 @@ def _verdict(hypotheses: Sequence[Hypothesis], case: Case, reporters: tuple[int,
         summary="",
         evidence=evidence,
         alternatives=alternatives,
-        cleared=_cleared(case, ranks, gpus, named_somebody=bool(ranks or hosts or gpus) or cause in NOBODYS),
-        cannot_exclude=tuple(sorted(cannot - set(ranks))),
+        cleared=(),
+        cannot_exclude=(),
         missing_evidence=(),
         actions=(),
+    )
+    users = set(advice.perhaps_on_gpus(draft, case))
+    users = users - set(waiting_ranks(case.events)) or users
+    draft = replace(
+        draft,
+        cleared=_cleared(case, {*ranks, *users}, gpus, named_somebody=bool(ranks or hosts or gpus) or cause in NOBODYS),
+        cannot_exclude=tuple(sorted((cannot | users) - set(ranks))),
     )
     return replace(
         draft,
@@ -672,7 +679,7 @@ NOBODYS = frozenset({"preempted", "nccl_setup", "fabric_error", "storage_stall",
 VICTIM = say("entered the collective and waited in it: whoever reports a timeout is a victim until shown otherwise")
 
 
-def _cleared(case: Case, ranks: Sequence[int], gpus: Sequence[Gpu], *, named_somebody: bool) -> tuple[Cleared, ...]:
+def _cleared(case: Case, ranks: Collection[int], gpus: Sequence[Gpu], *, named_somebody: bool) -> tuple[Cleared, ...]:
     found: list[Cleared] = []
     said = dict(case.collectives.cleared) if named_somebody else {}
     first_line: dict[int, Evidence] = {}

@@ -120,6 +120,28 @@ class Identities:
         ]
         return found[0] if len(found) == 1 else None
 
+    def perhaps_on_gpu(self, host: str | None, pci: str | None) -> tuple[int, ...]:
+        """The ranks of which one ran on this card, if any did; () where it is known who did, or nothing tells.
+
+        Whoever is known to be on another host or card can't have. Names of containers say nothing of the host.
+        """
+        if host is None or pci is None:
+            return ()
+        everyone = {*self.ranks, *range(min(self.world_size or self.at_least, MOST_RANKS))}
+        named = bool(self.ranks_on(host))
+        found = set()
+        for rank in everyone:
+            place = self.ranks.get(rank, Place())
+            here = place.host is None or same_host(place.host, host)
+            boxed = place.host is not None and not named and short(place.host) not in self.machines
+            card = place.gpu.pci if place.gpu is not None else None
+            if card == pci and place.host is not None and here:
+                return ()  # who ran on it is known
+            if (here or (boxed and short(host) in self.machines)) and card in (None, pci):
+                found.add(rank)
+        placed = all(rank in self.ranks and self.ranks[rank].host for rank in found)
+        return tuple(sorted(found)) if len(found) > 1 and (placed or len(found) < len(everyone)) else ()
+
     def _in_container(self, host: str, gpu: Gpu) -> int | None:
         if short(host) not in self.machines:
             return None

@@ -3,7 +3,8 @@
 `files`: path → lines, in short words that are written out as the programs write them (`FORMS`); anything else stands as
 it is. `hosts`: the text of a `--hosts` file. `want`: `ranks` (the verdict's, exactly), `innocent` (ranks that are not
 named, nor shown on the failed card), `apart` (no rank is named for the card), `hosts`, `gpus` (addresses), `problem`
-(words that a problem row holds), `attributed` (rank of the first Xid 79's row, or null).
+(words that a problem row holds), `says` (words of the summary; "": no word of who may have run on the card),
+`attributed` (rank of the first Xid 79's row, or null).
 """
 
 from __future__ import annotations
@@ -109,5 +110,8 @@ def test_case(path: Path, tmp_path: Path) -> None:
         assert next(iter(lost.values()))["rank"] == want["attributed"]
     if "problem" in want:
         assert any(want["problem"] in p["says"] for p in doc["problems"]), doc["problems"]
+    if "says" in want:
+        assert want["says"] in verdict["summary"]
+        assert ("Which rank ran on it" in verdict["summary"]) == bool(want["says"])
     if want.get("apart"):  # the card is not the named rank's
         assert verdict["cause"] != "gpu_off_bus" or not verdict["culprit_ranks"], verdict["summary"]

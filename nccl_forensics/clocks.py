@@ -23,6 +23,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from nccl_forensics import between
 from nccl_forensics.identify import short
 from nccl_forensics.model import ClockRow, Event, InputError, InputRow, Stamp
 from nccl_forensics.words import SECOND, is_dated, moment
@@ -116,7 +117,7 @@ class Aligned:
     def slack_ns(self, a: Event, b: Event) -> int | None:
         """How far their times must be apart for an order to be claimed; None: no distance is enough. Both have one."""
         if a.clock == b.clock:
-            slack = 0
+            slack = sum(e.uncertainty_ns or 0 for e in (a, b) if e.time_basis != "stamp")
         else:
             mine, other = self.whose(a), self.whose(b)
             tied = mine in self.compared and other in self.compared
@@ -499,7 +500,8 @@ def align(
                 clock=clock,
             )
         )
-    return _compared(placed, clocks, frozenset(assumed), dumps, places or {}, entered)
+    aligned = _compared(placed, clocks, frozenset(assumed), dumps, places or {}, entered)
+    return replace(aligned, events=tuple(_sorted(between.bounded(aligned.events, by_path, aligned.assumed))))
 
 
 def _compared(
@@ -510,7 +512,7 @@ def _compared(
     places: Mapping[int, str | None],
     entered: Entered | None,
 ) -> Aligned:
-    """The events on the clock of one host, as far as anything ties their own clocks to it."""
+    """The events, in their order, on the clock of one host, as far as anything ties their own clocks to it."""
     owners: dict[str, str] = {}  # clock → whose it is
     for event in placed:
         if event.clock is not None and event.clock not in owners:
@@ -518,7 +520,7 @@ def _compared(
     steps = tuple(_told_steps(placed))
     machines = {*owners.values(), *(short(h) for h in places.values() if h)} if dumps else {*owners.values()}
     if len(machines) < 2:
-        return Aligned(tuple(_sorted(placed)), tuple(clocks[k] for k in sorted(clocks)), assumed, steps=steps)
+        return Aligned(tuple(placed), tuple(clocks[k] for k in sorted(clocks)), assumed, steps=steps)
     from nccl_forensics import meetings, skew  # numpy: only when there is something to compare
 
     def whose(event: Event) -> str:
@@ -554,7 +556,7 @@ def _compared(
         )
         rows[bare.clock] = _row(bare, {bare.clock: name}, offsets)
     return Aligned(
-        tuple(_sorted(moved)),
+        tuple(moved),
         tuple(rows[k] for k in sorted(rows)),
         assumed,
         frozenset(offsets.clocks),

@@ -1,8 +1,8 @@
 """Stamps of several files on one clock: tests/cases/clocks/CASE.json (short_form.py).
 
-`want`, by the events' order in the case: `times` (RFC 3339 or null), `bar_at_least_s`, `boots`, `order` ([a, b, does a
-come before b? null: can't be said]), `gap_s` ([a, b, seconds]), `sequence` (order on the timeline); and of the clocks,
-by name: `bases`, `clock_offsets`. `arrivals`: when dumps say that a collective was entered, UTC.
+`want`, by the events' order in the case: `times` (RFC 3339 or null), `time_bases`, `bar_at_least_s`, `boots`, `order`
+([a, b, does a come before b? null: open]), `gap_s` ([a, b, seconds]), `sequence` (order on the timeline); and of
+the clocks, by name: `bases`, `clock_offsets`. `arrivals`: when dumps say that a collective was entered, UTC.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ def test_case(path: Path) -> None:
     for event, bar in zip(found, want.get("bar_at_least_s", ()), strict=False):
         assert event.uncertainty_ns is not None
         assert event.uncertainty_ns >= bar * SECOND
+    if "time_bases" in want:
+        assert [e.time_basis for e in found] == want["time_bases"]
     if "boots" in want:
         assert [e.boot for e in found] == want["boots"]
     for a, b, before in want.get("order", ()):

@@ -229,7 +229,7 @@ class Case:
         if not self.job:
             return 0.0, None
         seen = self.detected
-        if event.time_ns is None and self.went_on(event):
+        if event.time_basis != "stamp" and self.went_on(event):
             return weight("long_before"), say("the job made further steps after it")
         if seen is None or event.time_ns is None or seen.time_ns is None:
             if event.boot is not None and event.boot < 0:

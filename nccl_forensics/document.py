@@ -20,6 +20,7 @@ from nccl_forensics.model import (
     Verdict,
 )
 from nccl_forensics.pipeline import Analysis
+from nccl_forensics.rates import MOST_FAILURES, Rates
 from nccl_forensics.words import rfc3339
 
 SCHEMA = "nccl-forensics/analysis/1"
@@ -102,7 +103,39 @@ def build(analysis: Analysis, *, command: str | None = None, timezone: str | Non
         "events": [event(e, (e.evidence.source, e.evidence.line) in cited) for e in events],
         "incidents": [_incident(i, analysis.primary) for i in analysis.incidents],
         **({"primary": analysis.primary} if analysis.primary not in (None, 1) else {}),
+        **({"rates": _rates(analysis.rates)} if analysis.rates else {}),
         "problems": problems,
+    }
+
+
+def _rates(r: Rates) -> dict[str, Any]:
+    return {
+        "since": rfc3339(r.since_ns),
+        "until": rfc3339(r.until_ns),
+        "hosts": r.hosts,
+        "gpus": r.gpus,
+        "gpu_hours": round(r.gpu_hours, 1),
+        "failures": len(r.failures),
+        "expected": round(r.expected, 3),
+        "low": round(r.low, 3),
+        "high": round(r.high, 3),
+        "says": r.says,
+        "offenders": [
+            {"host": o.host, "gpu_pci": o.gpu_pci, "failures": o.failures, "q": round(o.q, 4), "says": o.says}
+            for o in r.offenders
+        ],
+        "listed": [
+            {
+                "time": rfc3339(f.event.time_ns),
+                "host": f.host,
+                "gpu_pci": f.gpu_pci,
+                "cause": f.event.cause,
+                "source": f.event.evidence.source,
+                "line": f.event.evidence.line,
+                "text": f.event.evidence.text,
+            }
+            for f in r.failures[-MOST_FAILURES:]
+        ],
     }
 
 

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from nccl_forensics import clocks, diagnose, identify, inspector, runs, sniff, watchdogs
+from nccl_forensics import clocks, diagnose, identify, inspector, rates, runs, sniff, watchdogs
 from nccl_forensics.clocks import Aligned
 from nccl_forensics.collect import File, Limits, Source, _Totals, collect, files, sources
 from nccl_forensics.model import Event, Incident, InputRow, Problem, Rank, Reconstruction
@@ -71,6 +71,8 @@ class Analysis:
     ranks: tuple[Rank, ...]
     collectives: Reconstruction
     problems: tuple[Problem, ...]
+    rates: rates.Rates | None = None
+    """How often the machines fail; None where no log covers a week."""
     aligned: Aligned | None = None
     """How the clocks were read, for who wants to ask about an order."""
 
@@ -445,6 +447,8 @@ def conclude(
         told(f"{count(len(spans), 'start')} of the job", "diagnose")
         incidents, known, collectives, said = _by_span(spans, aligned, known, timed, rows, places)
     told(f"{count(len(incidents), 'incident')}")
+    failing = rates.rates(inside.events, rows, known)
+    incidents = rates.with_offenders(incidents, failing)
     rows = _spans(rows, aligned.events)
     problems = [*inside.problems, *(q for p in parsed for q in p.problems), *said]
     of_run = replace(aligned, events=spans[-1].events)
@@ -459,6 +463,7 @@ def conclude(
         primary=primary.id if primary else None,
         ranks=ranks,
         collectives=collectives,
+        rates=failing,
         problems=tuple(dict.fromkeys(problems)),
         aligned=aligned,
     )

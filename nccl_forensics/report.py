@@ -113,7 +113,7 @@ NOUNS = (
     *(pair("GPU", "GPUs"), pair("clock", "clocks"), pair("file", "files")),
     *(pair("problem", "problems"), pair("event", "events"), pair("more event", "more events")),
     *(pair("key event", "key events"), pair("line", "lines")),
-    *(pair("step", "steps"), pair("group", "groups")),
+    *(pair("step", "steps"), pair("group", "groups"), pair("failure", "failures")),
     *(pair("sentence", "sentences"), pair("suspect", "suspects"), pair("finding", "findings")),
 )
 
@@ -599,6 +599,15 @@ class ClockView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RatesView:
+    says: str
+    offenders: tuple[str, ...]
+    failures: tuple[tuple[str, str, str, str, str], ...]
+    """(when, host, GPU, what, where), the newest first."""
+    more: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     title: str
     readable: bool
@@ -616,6 +625,7 @@ class Page:
     gpus: Some
     gpus_details: bool
     gpus_trends: bool
+    rates: RatesView | None
     clocks: Some
     clocks_scale: str
     """How many seconds to either side the clocks' drawing shows; '' for no drawing."""
@@ -1549,6 +1559,25 @@ MAX_TRENDS = 4
 Series = dict[str, list[tuple[int, float]]]
 
 
+def _rates(rates: Doc, lookup: Lookup) -> RatesView:
+    rows = [
+        (
+            moment(micros(f["time"])),
+            clean(f["host"], 253),
+            clean(or_na(f["gpu_pci"])),
+            cause_title(f["cause"]) if f["cause"] else clean(f["text"], 120),
+            f"{lookup.path(f['source'])}:{f['line']}" if f["line"] else lookup.path(f["source"]),
+        )
+        for f in reversed(rates["listed"])
+    ]
+    return RatesView(
+        says=clean(said(rates["says"])),
+        offenders=tuple(sentence(clean(said(o["says"]))) for o in rates["offenders"]),
+        failures=tuple(rows),
+        more=rates["failures"] - len(rows),
+    )
+
+
 def _series(lookup: Lookup) -> dict[tuple[object, object], Series]:
     """What events say of a GPU over time, by (host, PCI address): its own readings, and its rank's steps and memory."""
     place_of = {rank: place for place, rank in lookup.rank_of.items()}
@@ -1810,6 +1839,7 @@ def _page(doc: Doc) -> Page:
         gpus=gpus,
         gpus_details=any(g.details for g in gpus.rows),
         gpus_trends=any(g.trends for g in gpus.rows),
+        rates=_rates(doc["rates"], lookup) if doc.get("rates") else None,
         clocks=some(_clocks(doc["clocks"], scale), MAX_INPUTS),
         clocks_scale=duration(scale) if scale else "",
         inputs=_inputs(doc, lookup),

@@ -107,6 +107,7 @@ def aside(why: str | None) -> str:
 
 NOUNS = (
     *(pair("host", "hosts"), pair("GPU", "GPUs"), pair("more GPU", "more GPUs"), pair("other host", "other hosts")),
+    *(pair("failure", "failures"), pair("day", "days")),
     *(pair("more line", "more lines"), pair("process", "processes"), pair("completion", "completions")),
     *(pair("corrected link error", "corrected link errors"), pair("wrong value", "wrong values")),
 )

@@ -383,7 +383,7 @@ def _program(draft: _Draft) -> bool:
 
 
 def _calibrated(posterior: float) -> float:
-    """How often a hypothesis of this posterior is true, by the slope of its log-odds that simulated incidents show.
+    """How often a job's hypothesis of this posterior is true, by the slope of its log-odds that simulated jobs show.
 
     One that is as likely as not stays so, and two that exclude each other still add up to one.
     """
@@ -417,7 +417,7 @@ def weigh(found: Sequence[Finding], case: Case) -> list[Hypothesis]:
                 hosts=tuple(sorted(hosts)),
                 gpus=tuple(sorted(draft.gpus, key=lambda g: (g.host or "", g.pci or ""))),
                 log_odds=o,
-                confidence=min(_calibrated(math.exp(o) / whole), SUREST),
+                confidence=min(_calibrated(math.exp(o) / whole) if case.job else math.exp(o) / whole, SUREST),
                 findings=tuple(draft.findings + [b for b in draft.borrowed if b not in draft.findings]),
                 detail=details[0] if details else None,
             )

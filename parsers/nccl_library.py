@@ -224,6 +224,8 @@ def nccl_warn(line: Line) -> Iterator[Event]:
         "Got completion ",
         "Duplicate GPU detected",
         "Mismatched NCCL version",
+        "no socket interface found",
+        "exceeded error retry count",
     ],
 )
 def nccl_quoted(line: Line) -> Iterator[Event]:

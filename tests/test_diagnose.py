@@ -16,7 +16,7 @@ from nccl_forensics import catalog
 from nccl_forensics.clocks import Aligned
 from nccl_forensics.diagnose import SUREST, diagnose, prior, weigh
 from nccl_forensics.identify import Identities, Place
-from nccl_forensics.model import Evidence, Finding, Gpu, Hypothesis, Incident, Reconstruction
+from nccl_forensics.model import Event, Evidence, Finding, Gpu, Hypothesis, Incident, Reconstruction
 from nccl_forensics.rules import Case
 
 PLACES = {
@@ -51,8 +51,17 @@ def sigmoid(x: float) -> float:
 def test_one_finding_gives_its_own_odds_against_something_else() -> None:
     assert prior(PLAIN) == 0.0
     for weight in (-3.0, 0.0, 1.0, 2.5):
-        slope = catalog.weight("confidence_slope")
-        assert weighed(finding(weight=weight))[PLAIN].confidence == pytest.approx(sigmoid(slope * weight))
+        assert weighed(finding(weight=weight))[PLAIN].confidence == pytest.approx(sigmoid(weight))
+
+
+def test_the_odds_of_a_job_have_the_slope_that_its_simulated_likes_show() -> None:
+    line = Evidence(source="job.log", line=1, text="rank 1 ran out of memory")
+    job = replace(CASE, events=(Event(kind="cuda-oom", role="cause", evidence=line),))
+    assert job.job
+    slope = catalog.weight("confidence_slope")
+    for weight in (-3.0, 0.0, 1.0, 2.5):
+        (made,) = weigh([finding(weight=weight)], job)
+        assert made.confidence == pytest.approx(sigmoid(slope * weight))
 
 
 def test_each_further_finding_counts_half_of_the_one_before() -> None:

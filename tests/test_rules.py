@@ -39,7 +39,8 @@ def disagreements(want: dict[str, Any] | None, found: pipeline.Analysis) -> list
         return [f"incident: {i.verdict.summary}" for i in found.incidents]
     if not found.incidents:
         return [] if want == {"named": False} else ["no incident"]
-    have = max(found.incidents, key=lambda i: (i.verdict.confidence, i.id)).verdict  # of equally sure ones the last run's
+    surest = max(found.incidents, key=lambda i: (i.verdict.confidence, i.id))  # of equals the last run's
+    have = surest.verdict
     wrong = []
     if "cause" in want and have.cause != want["cause"]:
         wrong.append(f"cause {have.cause}, not {want['cause']}")

@@ -17,6 +17,7 @@ from nccl_forensics.identify import same_host, short
 from nccl_forensics.messages import say
 from nccl_forensics.model import Event, Finding, Gpu
 from nccl_forensics.rules import SECOND, Case, number, rule, text, weight
+from nccl_forensics.rules.host import other_matter
 
 _Card = tuple[str | None, str]
 """Host and what tells a card from the others there."""
@@ -188,9 +189,11 @@ def _heat(gpu: Gpu, inside: Sequence[Event]) -> str:
 
 
 def _explained(case: Case, rank: int, gpu: Gpu) -> bool:
-    """Does some line state another cause on this rank, its card, or its host?"""
+    """Does some line of this matter state another cause on this rank, its card, or its host?"""
     for event in case.events:
         if event.role != "cause" or event.cause in (None, "gpu_thermal"):
+            continue
+        if other_matter(case, event):
             continue
         if event.rank == rank:
             return True
@@ -216,13 +219,14 @@ def gpu_hot(case: Case) -> Iterator[Finding]:
         late = rank is not None and rank in who.late and lasting and shift > -1
         counts = late and not all_hot and not (rank is not None and _explained(case, rank, gpu))
         named = counts or not case.job
+        alone = not case.job and lasting and not all_hot and any(e.kind == "gpu-throttled" for e in inside)
         finding = Finding(
             cause="gpu_thermal",
             says=_heat(gpu, inside)
             + (say(" while its rank {rank} was late", rank=rank) if counts else "")
             + words.aside(why)
             + (say(" – like most GPUs there") if all_hot else ""),
-            weight=(weight("hot_and_late") if counts else weight("hot_besides")) + shift,
+            weight=weight("hot_and_late" if counts else "hot_alone" if alone else "hot_besides") + shift,
             ranks=(rank,) if rank is not None and named else (),
             hosts=(gpu.host,) if gpu.host and named else (),
             gpus=_named([gpu]) if named else (),

@@ -432,7 +432,9 @@ def _without_xid(case: Case, burst: Burst, lost_elsewhere: bool) -> Iterator[Fin
             case,
             event.cause or "gpu_other",
             (f"{burst.host}: " if burst.host else "") + _short(event),
-            weight("kernel_symptom" if mild else "kernel_cause"),
+            weight("kernel_symptom") + (weight("symptom_beside_job") if case.job else 0.0)
+            if mild
+            else weight("kernel_cause"),
             [event],
             burst.host,
             () if event.kind in LINK or event.gpu_pci is None else _gpus(case, burst.host, [event.gpu_pci]),

@@ -84,6 +84,7 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
             value = 0.4
         else:
             value = weight("kernel_cause") if strong else weight("kernel_symptom") + 0.35 * min(len(kinds) - 1, 3)
+            value += weight("symptom_beside_job") if case.job and not strong else 0.0
         if kinds <= GONE:
             cards = sorted({e.gpu_pci for e in near if e.gpu_pci})
             yield Finding(
@@ -236,8 +237,12 @@ def _no_rank(case: Case, inside: list[Event], host: str | None) -> bool:
 
 
 def other_matter(case: Case, event: Event) -> bool:
-    """A fault that cannot be why the log stops: a stranger killed for memory, or one that was over long before."""
-    return (event.cause == "host_oom_kill" and _stranger(case, event)) or case.timing(event)[0] <= weight("long_before")
+    """A fault that cannot be why it stops: a stranger killed for memory, a link that came back, one long before."""
+    return (
+        (event.cause == "host_oom_kill" and _stranger(case, event))
+        or (event.cause == "nic_link_down" and _recovered(case, event))
+        or case.timing(event)[0] <= weight("long_before")
+    )
 
 
 PROCESS_TELLS = frozenset(

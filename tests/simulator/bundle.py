@@ -17,13 +17,16 @@ from .cluster import MS, Host, S, build, when
 from .dumps import dump, file_name, minor
 from .evidence import CONSOLE, Signs, holds, signs
 from .kernel import FILES, Record
-from .reports import bug_report, smi_list, smi_query
+from .reports import bug_report, smi_list, smi_query, smi_samples
 from .scenario import KernelForm, Scenario, Truth
 from .torchlog import Torch
 from .training import Run, Work, layout, program, train
 
 VAGUE = ("rank_not_arrived", "rank_busy", "rank_slow", "process_missing", "gpu_stall")
 """What a careful reader may call a cause of which only the effect on the collectives is left."""
+
+
+SAMPLES = "nvidia-smi-samples.csv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +106,9 @@ def _opening(story: Story) -> None:
             f"torch {scenario.torch}.0+cu124",
         )
         if not scenario.degrade.lose_init_lines:
-            for i, text in enumerate(torch.init_lines(seat, story.run.of(seat.rank))):
+            begun = story.begun.get(seat.rank)
+            lines = torch.init_lines(seat, story.run.of(seat.rank), complete=begun is None)
+            for i, text in enumerate(lines if begun != "none" else ()):
                 story.say(seat.rank, ns + 3 * S + i * 11 * MS, text, err=False)
         if seat.local == 0:
             story.say(seat.rank, ns + S, _WARNINGS)
@@ -181,6 +186,8 @@ def _kernel_noise(story: Story, end: Ending) -> None:
         marked = [m for m in innocent if decoys.old_boot_rank in (None, m.rank)]
         if marked and decoys.old_boot_xid:
             rows += k.desktop_fault(host, rng.choice(marked).local, booted - rng.randrange(9000 * S, 90000 * S), 1)
+        if marked and decoys.worn_card and scenario.model != "rtx4090":
+            rows += k.wearing_out(host, rng.choice(marked).local, end.over_ns)
         if decoys.innocent_oom:
             ns = story.cluster.start_ns - rng.randrange(200 * S, 4000 * S)
             rows += k.oom_kill(991_220, "jupyter-lab", ns, cgroup="/system.slice/jupyter.service")
@@ -318,6 +325,10 @@ def _files(story: Story, end: Ending) -> dict[str, bytes]:
             )
         if scenario.smi_list:
             files[place(host, "nvidia-smi-L.txt")] = smi_list(host).encode()
+        heat = story.heat.get(host.index)
+        if scenario.smi_samples or heat is not None:
+            rows_of = smi_samples(host, story.cluster.start_ns - 1500 * S, end.over_ns + 60 * S, heat, rng)
+            files[place(host, SAMPLES)] = rows_of.encode()
         if host.index in story.hurt:
             query = smi_query(host, taken, hurt=story.hurt[host.index])
             files[place(host, "nvidia-smi-q.txt")] = query.encode()
@@ -448,7 +459,7 @@ def _truth(story: Story, end: Ending, files: dict[str, bytes]) -> Truth:
     cause = scenario.cause
     world = len(story.cluster.members)
     run: Run = story.run
-    work = _held_up(story) or end.stuck
+    work = None if story.unstarted else _held_up(story) or end.stuck
     onset = story.onset_ns
     reference = onset or run.ended_ns
     offsets = {host.name: round((host.clock.wall(reference) - reference) / S, 6) for host in story.cluster.hosts}
@@ -472,11 +483,23 @@ def _truth(story: Story, end: Ending, files: dict[str, bytes]) -> Truth:
     odd = {r for r, code in shown.exits.items() if code not in (-6, -15)}
     by_exit = bool(ranks) and bool(odd & set(ranks)) and odd & set(story.exits) <= set(ranks)
     alike = cause in DIFFERS and by_reports
-    place_is_all = cause in ("rank_not_arrived", "process_missing")
-    cause_known = (
-        kernel or log or (story.counters_proof and by_dumps) or alike or (place_is_all and (by_reports or by_exit))
+    place_is_all = cause in ("rank_not_arrived", "process_missing", "rank_slow")
+    hot = any(
+        any(n.endswith(SAMPLES) and (n.startswith(f"{story.cluster.hosts[i].name}/") or "/" not in n) for n in files)
+        for i in story.heat
     )
-    rank_known = (log and bool(ranks)) or (kernel and _placed(story, files, shown)) or by_dumps or by_reports or by_exit
+    cause_known = (
+        kernel
+        or log
+        or hot
+        or (story.killed_unseen and by_exit)
+        or (story.counters_proof and by_dumps)
+        or alike
+        or (place_is_all and (by_reports or by_exit))
+    )
+    rank_known = (
+        (log and bool(ranks)) or ((kernel or hot) and _placed(story, files, shown)) or by_dumps or by_reports or by_exit
+    )
     if story.ranks_free:
         rank_known = cause_known
     if not (kernel or any(_wrote(story, name, files) for name in hosts)):
@@ -488,6 +511,10 @@ def _truth(story: Story, end: Ending, files: dict[str, bytes]) -> Truth:
         gone = ("process_signal", "python_exception") if by_exit else ()
         acceptable = (*acceptable, *VAGUE, *gone)
     acceptable = tuple(dict.fromkeys(acceptable))
+    if story.heat and not _placed(story, files, shown):
+        acceptable = (*acceptable, *VAGUE)  # a hot card, and nothing says whose it is
+    if story.killed_unseen and not holds(files, ["Linux version"], tuple(FILES.values())):
+        acceptable = (*acceptable, "host_oom_kill")  # without a kernel log nobody can tell who killed it
     innocent = tuple(r for r in range(world) if r not in guilty)
     if story.ranks_free:
         near = {m.rank for h in story.cluster.hosts if h.name in hosts for m in story.cluster.on(h)} | set(guilty)

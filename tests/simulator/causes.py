@@ -15,6 +15,7 @@ from . import kernel as k
 from .cluster import MS, Cluster, Host, Member, S, when
 from .dumps import minor, nccl_version
 from .kernel import Record
+from .reports import Heat
 from .scenario import Scenario
 from .torchlog import Torch
 from .training import Fault, Group, Kind, Run, program, wrong_call
@@ -70,11 +71,19 @@ class Story:
     """Words in the job's log of which each proves the cause, and the rank if `ranks` is set."""
     counters_proof: bool = False
     """The dumps alone tell the cause."""
+    killed_unseen: bool = False
+    """SIGKILL, of which only the launcher tells."""
     peers_hear: bool = False
     """Ranks on other hosts learn through NCCL that somebody has gone."""
     bug_report: bool = False
     cut_dumps: tuple[int, ...] = ()
     """Ranks whose dump ends in the middle."""
+    heat: dict[int, Heat] = field(default_factory=dict)
+    """Host → its card that becomes hot."""
+    begun: dict[int, Literal["half", "none"]] = field(default_factory=dict)
+    """Ranks whose first communicator does not come up: NCCL says that it begins, or nothing at all."""
+    unstarted: bool = False
+    """The job never came to a collective."""
     hurt: dict[int, int] = field(default_factory=dict)
     """Host → card with a memory row to remap, for nvidia-smi -q."""
 
@@ -263,25 +272,43 @@ def cuda_oom(s: Story) -> Iterator[None]:
     yield
     t, v = s.struck(r), minor(s.scenario.torch)
     name = "torch.OutOfMemoryError" if v >= 4 else "torch.cuda.OutOfMemoryError"
+    how = s.scenario.detail or s.rng.choice(("growth", "growth", "peer process", "fragmentation", "in NCCL"))
+    ends = t + int(s.rng.uniform(0.6, 3) * S)
+    s.onset_ns, s.ranks, s.peers_hear = t, (r,), True
+    if how == "in NCCL":
+        last = "Cuda failure 2 'out of memory'"
+        s.say(r, t, "\n" + s.torch.nccl(s.seat(r), f"include/alloc.h:228 NCCL WARN {last}"), err=False)
+        error = s.torch.backend_error(
+            "ncclUnhandledCudaError: Call to CUDA function failed.",
+            "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+            last,
+        )
+        s.traceback(r, t + 20 * MS, MAIN, error)
+        s.log_proof = [last]
+        s.leaves(r, ends, 1)
+        return
+    ours, idle = (60.02, 14.9) if how == "fragmentation" else (75.61, 1.29)
     if v == 0:
         tail = (
-            "Tried to allocate 2.25 GiB (GPU 0; 79.11 GiB total capacity; 75.61 GiB already allocated; 1.02 GiB free; "
-            "76.90 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting "
-            "max_split_size_mb to avoid fragmentation.  See documentation for Memory Management and "
+            f"Tried to allocate 2.25 GiB (GPU 0; 79.11 GiB total capacity; {ours} GiB already allocated; 1.02 GiB "
+            f"free; {ours + idle:.2f} GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try "
+            "setting max_split_size_mb to avoid fragmentation.  See documentation for Memory Management and "
             "PYTORCH_CUDA_ALLOC_CONF"
         )
     else:
+        other = f"Process {s.rng.randrange(20_000, 900_000)} has 30.20 GiB memory in use. "
+        peer = other if how == "peer process" else ""
+        ours -= 31 if peer else 0
         tail = (
             f"Tried to allocate 2.25 GiB. GPU {s.seat(r).local} has a total capacity of 79.11 GiB of which 1.02 GiB "
-            "is free. Including non-PyTorch memory, this process has 78.06 GiB memory in use. Of the allocated memory "
-            "75.61 GiB is allocated by PyTorch, and 1.29 GiB is reserved by PyTorch but unallocated. If reserved but "
-            "unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid "
-            "fragmentation.  See documentation for Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html"
-            "#environment-variables)"
+            f"is free. {peer}Including non-PyTorch memory, this process has {ours + idle + 1.18:.2f} GiB memory in "
+            f"use. Of the allocated memory {ours:.2f} GiB is allocated by PyTorch, and {idle:.2f} GiB is reserved by "
+            "PyTorch but unallocated. If reserved but unallocated memory is large try setting "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory "
+            "Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
         )
     s.traceback(r, t + 20 * MS, MAIN, f"{name}: CUDA out of memory. {tail}")
-    s.leaves(r, t + int(s.rng.uniform(0.6, 3) * S), 1)
-    s.onset_ns, s.ranks, s.peers_hear = t, (r,), True
+    s.leaves(r, ends, 1)
 
 
 def python_exception(s: Story) -> Iterator[None]:
@@ -354,6 +381,11 @@ def process_signal(s: Story) -> Iterator[None]:
     s.fault(r, "stop", "bucket1", "exits")
     yield
     seat, t = s.seat(r), s.struck(r)
+    s.onset_ns, s.ranks, s.peers_hear = t, (r,), True
+    if (s.scenario.detail or s.rng.choice(("segfault", "segfault", "kill"))) == "kill":  # by somebody's hand
+        s.exits[r] = (t + 100 * MS, -9)
+        s.killed_unseen = True
+        return
     s.kernel(seat.host, k.segfault(seat.host_pid, t), f"[{seat.host_pid}]: segfault")
     s.say(
         r,
@@ -363,7 +395,6 @@ def process_signal(s: Story) -> Iterator[None]:
     )
     s.exits[r] = (t + 300 * MS, -11)
     s.log_proof.append("Fatal Python error: Segmentation fault")
-    s.onset_ns, s.ranks, s.peers_hear = t, (r,), True
 
 
 def host_oom_kill(s: Story) -> Iterator[None]:
@@ -475,11 +506,10 @@ def shm_full(s: Story) -> Iterator[None]:
     ):
         s.say(r, t + i * MS, "\n" + s.torch.nccl(seat, text), err=False)
     s.say(r, t + 2 * MS, s.torch.nccl(seat, "NCCL INFO transport/shm.cc:551 -> 2"), err=False)
-    kind = "torch.distributed.DistBackendError" if minor(s.scenario.torch) >= 1 else "RuntimeError"
-    error = (
-        f"{kind}: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, unhandled system error (run "
-        f"with NCCL_DEBUG=INFO for details), NCCL version {nccl_version(s.scenario.torch)}\nncclSystemError: System "
-        f"call (e.g. socket, malloc) or external library call failed or device error. \nLast error:\n{full}"
+    error = s.torch.backend_error(
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. ",
+        "unhandled system error (run with NCCL_DEBUG=INFO for details)",
+        full,
     )
     s.traceback(r, t + 5 * MS, MAIN, error)
     s.leaves(r, t + int(s.rng.uniform(0.6, 3) * S), 1)
@@ -558,6 +588,138 @@ def preempted(s: Story) -> Iterator[None]:
     s.onset_ns, s.ranks, s.ranks_free = s.cancelled_ns, (), True
 
 
+def rank_slow(s: Story) -> Iterator[None]:
+    """It comes last in every step, and at last later than the others wait."""
+    r = s.culprit
+    lag_ns = int(s.rng.uniform(0.15, 0.6) * s.scenario.step_s * S)
+    s.fault(r, "stop", "bucket0", "blocked")
+    s.faults[-1] = replace(s.faults[-1], lag_ns=lag_ns)
+    yield
+    s.onset_ns, s.ranks, s.counters_proof = s.struck(r), (r,), True
+    s.acceptable = ("rank_slow", "rank_not_arrived", "rank_busy", "process_missing")
+
+
+def gpu_thermal(s: Story) -> Iterator[None]:
+    """A card that slows itself down because of heat until its rank is too late, or that switches itself off."""
+    r = s.culprit
+    off = (s.scenario.detail or s.rng.choice(("throttle", "shutdown"))) == "shutdown"
+    lag_ns = int(s.rng.uniform(0.15, 0.6) * s.scenario.step_s * S)
+    s.fault(r, "stop", "bucket0", "blocked")
+    s.faults[-1] = replace(s.faults[-1], lag_ns=0 if off else lag_ns)
+    yield
+    seat, t = s.seat(r), s.struck(r)
+    before_s = s.rng.randrange(400, 1500)
+    s.heat[seat.host.index] = Heat(
+        card=seat.local, from_ns=t - before_s * S, peak_c=97 if off else 91, lost_ns=t if off else None
+    )
+    s.onset_ns, s.ranks, s.gpus = t, (r,), (seat.card.pci,)
+    s.acceptable = ("gpu_thermal", "rank_slow")
+    if off:
+        s.kernel(seat.host, k.off_bus(seat.host, seat.local, t), "): 79,")
+        s.lost_cards[seat.host.index] = (seat.local,)
+        s.acceptable = ("gpu_thermal", "gpu_off_bus")
+
+
+def gpu_ecc_leak(s: Story) -> Iterator[None]:
+    """Corrected errors for weeks, at shorter and shorter distance; then one that could not be corrected."""
+    yield from gpu_memory(s)
+    seat = s.seat(s.culprit)
+    s.records[seat.host.index] += k.wearing_out(seat.host, seat.local, s.struck(s.culprit))
+    s.acceptable = ("gpu_ecc_leak", "gpu_memory")
+
+
+def _nothing_begins(s: Story, fate: Fate) -> None:
+    """Every rank stops before its first call."""
+    for seat in s.cluster.members:
+        first = program(s.scenario, s.groups, seat.rank)[0].label
+        s.faults.append(Fault(rank=seat.rank, kind="stop", step=1, label=first))
+        s.fate[seat.rank] = fate
+    s.unstarted = True
+
+
+def nccl_setup(s: Story) -> Iterator[None]:
+    """The first communicator never comes up."""
+    many = len(s.cluster.hosts) > 1
+    how = s.scenario.detail or s.rng.choice(("version", "interface", "duplicate") if many else ("duplicate",))
+    odd = s.seat(s.culprit).host
+    here = s.cluster.on(odd)
+    _nothing_begins(s, "exits")
+    s.begun = {seat.rank: "half" for seat in s.cluster.members}
+    if how == "interface":
+        s.begun |= {seat.rank: "none" for seat in here}
+        s.fate |= {seat.rank: "silent" for seat in s.cluster.members if seat.host is not odd}
+    yield
+    t = s.run.ended_ns
+    usage = "ncclInvalidUsage: This usually reflects invalid usage of NCCL library."
+    wrong_use = "invalid usage (run with NCCL_DEBUG=WARN for details)"
+    own = int("".join(f"{int(x):02d}" for x in nccl_version(s.scenario.torch).split(".")))
+    failing = here if how == "interface" else here[:2] if how == "duplicate" else s.cluster.members
+    for seat in failing:
+        if how == "version":
+            other = next(m for m in s.cluster.members if (m.host is odd) != (seat.host is odd))
+            versions = (own, own - 100) if seat.host is odd else (own - 100, own)
+            last = (
+                f"Mismatched NCCL version detected : rank {other.rank} version {versions[0]} rank {seat.rank} "
+                f"version {versions[1]}"
+            )
+            where, kind, said = "init.cc:912", usage, wrong_use
+        elif how == "duplicate":
+            other = next(m for m in failing if m is not seat)
+            last = f"Duplicate GPU detected : rank {seat.rank} and rank {other.rank} both on CUDA device " + (
+                failing[0].card.bus_id
+            )
+            where, kind, said = "init.cc:943", usage, wrong_use
+        else:
+            last = "Bootstrap : no socket interface found"
+            where, kind, said = "bootstrap.cc:45", "ncclInternalError: Internal check failed.", "internal error"
+        ns = t + s.rng.randrange(5 * MS, 900 * MS)
+        if not s.scenario.degrade.lose_init_lines:  # NCCL_DEBUG was not set at all
+            s.say(seat.rank, ns, "\n" + s.torch.nccl(seat, f"{where} NCCL WARN {last}"), err=False)
+        s.traceback(seat.rank, ns + 2 * MS, MAIN, s.torch.backend_error(kind, said, last))
+        s.leaves(seat.rank, ns + int(s.rng.uniform(0.6, 3) * S), 1)
+    for seat in s.cluster.members:
+        if s.fate[seat.rank] == "exits" and seat not in failing:
+            s.fate[seat.rank] = "silent"
+    s.log_proof = [
+        "Mismatched NCCL version detected",
+        "Bootstrap : no socket interface found",
+        "Duplicate GPU detected",
+    ]
+    s.onset_ns, s.ranks, s.ranks_free = t, (), True
+
+
+def store_lost(s: Story) -> Iterator[None]:
+    """One host cannot reach the store that rank 0 keeps, and rank 0 waits for it in vain."""
+    if len(s.cluster.hosts) < 2:
+        raise ValueError("a store that cannot be reached needs two hosts")
+    master = s.cluster.hosts[0]
+    cut_off = s.seat(s.culprit).host
+    if cut_off is master:
+        cut_off = s.cluster.hosts[-1]
+    _nothing_begins(s, "silent")
+    s.begun = {seat.rank: "none" for seat in s.cluster.members}
+    yield
+    t, v = s.run.ended_ns, minor(s.scenario.torch)
+    net, store = ("DistNetworkError", "DistStoreError") if v >= 1 else ("RuntimeError", "RuntimeError")
+    prefix = "torch.distributed." if v >= 1 else ""
+    start = ((APP, 301, "main", 'torch.distributed.init_process_group("nccl")'),)
+    late = t + 600 * S
+    for seat in s.cluster.on(cut_off):
+        ns = late + s.rng.randrange(10 * MS, 900 * MS)
+        s.fate[seat.rank] = "exits"
+        said = f"The client socket has timed out after 600000ms while trying to connect to ({master.name}, 29500)."
+        s.traceback(seat.rank, ns, start, f"{prefix}{net}: {said}")
+        s.leaves(seat.rank, ns + S, 1)
+    world, joined = len(s.cluster.members), len(s.cluster.members) - len(s.cluster.on(cut_off))
+    s.fate[0] = "exits"
+    waited = f"Timed out after 601 seconds waiting for clients. {joined}/{world} clients joined."
+    s.traceback(0, late + S, start, f"{prefix}{store}: {waited}")
+    s.leaves(0, late + 2 * S, 1)
+    s.log_proof = ["The client socket has timed out after", "seconds waiting for clients."]
+    s.onset_ns, s.ranks, s.ranks_free = t, (), True
+    s.acceptable = ("store_lost", "nccl_setup")
+
+
 def healthy(s: Story) -> Iterator[None]:
     yield
 
@@ -597,6 +759,11 @@ CAUSES: dict[str, Callable[[Story], Iterator[None]]] = {
         nic_link_down,
         fabric_error,
         preempted,
+        rank_slow,
+        gpu_thermal,
+        gpu_ecc_leak,
+        nccl_setup,
+        store_lost,
         healthy,
         hopeless,
     )

@@ -20,12 +20,12 @@ FORMS: tuple[KernelForm, ...] = (
 )
 WEIGHTS = {"healthy": 3.0, "hopeless": 1.5, "rank_not_arrived": 2.0, "gpu_off_bus": 2.0}
 """Our judgement; every other cause has 1."""
-NEEDS_NODES = {"node_lost", "nic_link_down", "fabric_error", "hopeless"}
+NEEDS_NODES = {"node_lost", "nic_link_down", "fabric_error", "hopeless", "store_lost"}
 
 
 def draw(seed: int, cause: str | None = None) -> Scenario:
     """One scenario: cause (if none is given), machines, versions, decoys and losses, all by the seed."""
-    rng = Random(f"draw/{seed}")
+    rng, beside = Random(f"draw/{seed}"), Random(f"beside/{seed}")  # so that a new decoy moves no others
     names = sorted(CAUSES)
     drawn = rng.choices(names, [WEIGHTS.get(name, 1.0) for name in names])[0]
     cause = cause or drawn
@@ -54,7 +54,7 @@ def draw(seed: int, cause: str | None = None) -> Scenario:
         pipeline=pipeline,
         expert=2 if tensor == 1 and pipeline == 1 and world >= 8 and rng.random() < 0.2 else 1,
         torch=rng.choice(VERSIONS),
-        model=rng.choice(models),
+        model=rng.choice(models) if cause != "gpu_ecc_leak" else rng.choice(models[1:]),
         steps=steps,
         fault_step=rng.randrange(steps // 2, steps - 1),
         step_s=rng.uniform(0.4, 4),
@@ -73,12 +73,14 @@ def draw(seed: int, cause: str | None = None) -> Scenario:
         application=rng.choice(("plain", "megatron", "titan", "trainer", "bar")),
         per_rank_files=rng.random() < 0.2,
         smi_list=rng.random() < 0.6,
+        smi_samples=beside.random() < 0.2,
         decoys=Decoys(
             corrected_aer=rng.random() < 0.3,
             old_boot_xid=rng.random() < 0.3 and not quiet,
             innocent_oom=rng.random() < 0.3 and not quiet,
             link_flap=rng.random() < 0.3 and not quiet,
             store_noise=rng.random() < 0.3,
+            worn_card=beside.random() < 0.15 and not quiet,
         ),
         degrade=Degrade(
             clock_spread_s=rng.choice((0.0, 1.0, 90.0)),

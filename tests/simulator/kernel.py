@@ -319,6 +319,28 @@ def memory_error(host: Host, index: int, pid: int, ns: int) -> list[Record]:
     return rows + channels_torn_down(host, index, pid, ns + 1200 * MS)
 
 
+def corrected_storm(host: Host, index: int, ns: int, boot: int = 0) -> list[Record]:
+    """Xid 92: so many corrected errors that the driver stops counting them one by one."""
+    bus, _ = _card(host, index)
+    said = "Disabling ECC single-bit error interrupts in framebuffer at logical partition 3, due to high error rate"
+    return at(ns, f"NVRM: Xid (PCI:{bus}): 92,{_who(host)} {said}", boot=boot)
+
+
+def wearing_out(host: Host, index: int, until_ns: int) -> list[Record]:
+    """Storms of corrected errors at shorter and shorter distance, over this boot and the one before."""
+    rows: list[Record] = []
+    ago_s, gap_s = 1800, 3000
+    while ago_s < 21 * 86400:
+        ns = until_ns - ago_s * S
+        boot = 0 if ns > host.clock.booted_ns + 60 * S else 1
+        first = previous_boot_ns(host) + 60 * S
+        if ns > first and (boot == 0 or ns < host.clock.booted_ns - 120 * S):
+            rows += corrected_storm(host, index, ns, boot)
+        gap_s = gap_s * 2
+        ago_s += gap_s
+    return rows
+
+
 def nvlink_error(host: Host, index: int, ns: int) -> list[Record]:
     bus, _ = _card(host, index)
     return identity(host, index, ns - 13_000) + at(

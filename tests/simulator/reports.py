@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import struct
 import zlib
+from dataclasses import dataclass
 from random import Random
 
-from .cluster import Card, Host, when
+from .cluster import Card, Host, S, when
 from .kernel import DAYS, Record, offset, render
 from .scenario import KernelForm
 
 RULE = "_" * 44
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heat:
+    """A card that becomes hot. Times are true UTC ns."""
+
+    card: int
+    from_ns: int
+    peak_c: int
+    lost_ns: int | None = None
+    """When it switched itself off."""
 
 
 def smi_list(host: Host) -> str:
@@ -66,6 +78,38 @@ def smi_query(host: Host, at_ns: int, *, hurt: int | None = None, driver: str | 
                 _row(2, "Remapping Failure Occurred", "No"),
             ]
         out += [_row(1, "Temperature"), _row(2, "GPU Current Temp", f"{52 + card.index} C"), ""]
+    return "\n".join(out) + "\n"
+
+
+SAMPLED = ("timestamp", "index", "pci.bus_id", "temperature.gpu", "power.draw [W]", "clocks.current.sm [MHz]")
+EVERY_S = 20
+"""Seconds between two samples."""
+
+
+def smi_samples(host: Host, first_ns: int, last_ns: int, heat: Heat | None, rng: Random) -> str:
+    """nvidia-smi --query-gpu=timestamp,… --format=csv -l 20, as somebody let it run beside the job."""
+    reason = "clocks_event_reasons" if host.driver >= "535" else "clocks_throttle_reasons"
+    out = [", ".join((*SAMPLED, f"{reason}.hw_thermal_slowdown"))]
+    for ns in range(first_ns, last_ns, EVERY_S * S):
+        t = when(host.clock.wall(ns), host.clock.zone)
+        stamp = f"{t:%Y/%m/%d %H:%M:%S}.{t.microsecond // 1000:03d}"
+        for card in host.cards:
+            bus = f"0000{card.pci.upper()}"
+            if heat is not None and card.index == heat.card and heat.lost_ns is not None and ns >= heat.lost_ns:
+                out.append(
+                    f"Unable to determine the device handle for GPU {bus}: GPU is lost.  Reboot the system to recover "
+                    "this GPU"
+                )
+                return "\n".join(out) + "\n"
+            celsius, mhz = 58 + card.index + rng.randrange(5), rng.randrange(1700, 1980)
+            hot = False
+            if heat is not None and card.index == heat.card and ns >= heat.from_ns:
+                celsius = min(heat.peak_c, 74 + int((ns - heat.from_ns) / S) // 20) + rng.randrange(2)
+                hot = celsius >= 87
+                mhz = rng.randrange(210, 420) if hot else mhz
+            watts = rng.uniform(90, 130) if hot else rng.uniform(280, 420)
+            active = "Active" if hot else "Not Active"
+            out.append(f"{stamp}, {card.index}, {bus}, {celsius}, {watts:.2f} W, {mhz} MHz, {active}")
     return "\n".join(out) + "\n"
 
 

@@ -76,6 +76,8 @@ class Decoys:
     """A link that went down and came back hours before."""
     store_noise: bool = False
     """Warnings about the store and its sockets that mean nothing."""
+    worn_card: bool = False
+    """Corrected memory errors on a healthy rank's card come closer together; they stop nobody yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,8 @@ class Scenario:
     """Whose step lines; bar: a progress bar that overwrites itself with carriage returns."""
     per_rank_files: bool = False
     smi_list: bool = True
+    smi_samples: bool = False
+    """nvidia-smi ran beside the job and wrote temperatures."""
     clock_offsets_s: tuple[float, ...] = ()
     """Of each host; empty: from `degrade`."""
     detail: str | None = None

@@ -262,6 +262,13 @@ class Torch:
             f"{module}.py:{line}] {text}"
         )
 
+    def backend_error(self, kind: str, said: str, last: str) -> str:
+        """What Python raises when NCCL returns an error; `kind` is the name of NCCL's result."""
+        name = "torch.distributed.DistBackendError" if self.minor >= 1 else "RuntimeError"
+        library = nccl_version(self.scenario.torch)
+        where = "/pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94"
+        return f"{name}: NCCL error in: {where}, {said}, NCCL version {library}\n{kind}\nLast error:\n{last}"
+
     def failed_block(self, host: Host, script: str, failures: list[tuple[int, Member, int]]) -> str:
         """ChildFailedError: `failures` are (true ns when the agent noticed, who, exit code), the first one on top."""
 
@@ -305,8 +312,8 @@ class Torch:
         name = member.host.name.split(".")[0]
         return f"{name}:{member.pid}:{member.pid + 300 + thread} [{member.local}] {text}"
 
-    def init_lines(self, member: Member, groups: tuple[Group, ...]) -> list[str]:
-        """NCCL_DEBUG=INFO at start: which rank sits on which card."""
+    def init_lines(self, member: Member, groups: tuple[Group, ...], *, complete: bool = True) -> list[str]:
+        """NCCL_DEBUG=INFO at start: which rank sits on which card. Not `complete`: the first group's set-up hangs."""
         library = nccl_version(self.scenario.torch)
         out = [
             self.nccl(member, f"NCCL INFO Bootstrap : Using eno1:{member.host.address}<0>"),
@@ -325,6 +332,8 @@ class Torch:
             call = "ncclCommInitRankConfig " if new else ""
             if new:
                 out.append(self.nccl(member, f"NCCL INFO {call}{who} - Init START"))
+            if not complete:
+                return out
             peer = (rank + 1) % len(group.members)
             seat = group.members[peer]
             per_node = self.scenario.per_node

@@ -105,6 +105,8 @@ class Fault:
     """The call before or instead of which it happens (the first of that label in the step)."""
     call: Call | None = None
     """For swap and extra."""
+    lag_ns: int = 0
+    """By so much it comes later to that call in every step before, too."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -340,6 +342,8 @@ def train(scenario: Scenario, groups: tuple[Group, ...], faults: tuple[Fault, ..
                 first = call is calls[0]
                 yield "compute", int(share * len(programs[rank]) * 0.5) if first else rng.randrange(200_000, 3_000_000)
                 stalled = False
+                if fault is not None and fault.lag_ns and step < fault.step and call.label == fault.label:
+                    yield "compute", fault.lag_ns
                 if here is not None and not done and call.label == here.label:
                     done = True
                     if here.kind != "stall":

@@ -189,6 +189,8 @@ TAKES_THE_GPU = frozenset({"gpu_off_bus", "psu_rail_loss", "gpu_firmware", "gpu_
 """Causes after which a GPU computes no more, whatever program uses it."""
 
 
+STOPS_NO_JOB = frozenset({"gpu_ecc_leak"})
+"""Causes that keep no rank from coming: worth a ticket of their own, and nothing gained by a late rank."""
 STRIKES_MANY = frozenset(
     {"python_exception", "cuda_oom", "storage_write_failed", "shm_full", "nccl_setup", "dataloader_failure"}
 )
@@ -277,6 +279,9 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
     lost_gpus = [d for d in drafts if d.cause in TAKES_THE_GPU and d.gpus and not d.ranks and d.own() > 1.5]
     unseen = set(case.collectives.cannot_exclude)
     for draft in drafts:
+        if draft.cause in STOPS_NO_JOB and case.job:
+            draft.bonus += weight("stops_no_job")
+            continue
         here = {r for h in draft.hosts for r in case.known.ranks_on(h)}
         alone = len(lost_gpus) == 1 and draft is lost_gpus[0]
         alike = alone and len(draft.gpus) == len(unseen)

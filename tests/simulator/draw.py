@@ -80,7 +80,7 @@ def draw(seed: int, cause: str | None = None) -> Scenario:
             innocent_oom=rng.random() < 0.3 and not quiet,
             link_flap=rng.random() < 0.3 and not quiet,
             store_noise=rng.random() < 0.3,
-            worn_card=beside.random() < 0.15 and not quiet,
+            worn_card=beside.random() < 0.15 and not quiet and cause != "healthy",  # else that is what there is to say
         ),
         degrade=Degrade(
             clock_spread_s=rng.choice((0.0, 1.0, 90.0)),

@@ -669,11 +669,12 @@ def _why_not(h: Hypothesis, top: Hypothesis | None, case: Case) -> str:
     if top is not None and top.ranks and h.ranks and not set(top.ranks) & set(h.ranks):
         if set(h.ranks) <= set(waiting_ranks(case.events)):
             return say("{ranks} entered the collective and waited in it", ranks=words.ranks(h.ranks))
-        return say(
-            "the rank that never came is {late}, not {who}",
-            late=words.ranks(top.ranks),
-            who=words.ranks(h.ranks),
-        )
+        if any(f.cause in advice.LOCATES and f.weight > 0 and set(f.ranks) & set(top.ranks) for f in top.findings):
+            return say(
+                "the rank that never came is {late}, not {who}",
+                late=words.ranks(top.ranks),
+                who=words.ranks(h.ranks),
+            )
     if h.cause in advice.LOCATES:
         return say("it says who, not why")
     return say("less speaks for it") if top else say("little speaks for it")

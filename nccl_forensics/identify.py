@@ -306,6 +306,8 @@ def _told_by_some(events: Sequence[Event]) -> set[str]:
     named: dict[str, set[tuple[str, int]]] = defaultdict(set)
     wrote: dict[str, set[tuple[str, int]]] = defaultdict(set)
     for event in events:
+        if event.relayed:
+            continue
         seats = {(k, n) for k, n in (("rank", event.rank), ("local", event.local_rank)) if n is not None}
         wrote[event.evidence.source] |= seats
         if event.kind == "rank-identity" and event.host:
@@ -429,7 +431,7 @@ def identify(
         elif event.kind == "exit" and event.rank is not None:
             claim(event.rank, 1000, host=host, local_rank=event.local_rank, pid=event.pid)
         elif event.rank is not None:
-            where = host or sources.get(event.evidence.source, (None,) * 4)[0]
+            where = host or (None if event.relayed else sources.get(event.evidence.source, (None,) * 4)[0])
             claim(
                 event.rank, 1, host=canonical.get(short(where), where) if where else None, local_rank=event.local_rank
             )
@@ -775,6 +777,8 @@ def attribute(
     out: list[Event] = []
     for event in events:
         where, named, attempt, local_in_name = sources.get(event.evidence.source, (None, None, None, None))
+        if event.relayed:
+            where = named = local_in_name = None
         host = event.host or where
         host = canonical.get(short(host), host) if host else None
         local = event.local_rank if event.local_rank is not None else local_in_name
@@ -803,7 +807,7 @@ def attribute(
         out.append(event)
     ranks_in: dict[str, set[int]] = defaultdict(set)
     for event in out:
-        if event.rank is not None:
+        if event.rank is not None and not event.relayed:
             ranks_in[event.evidence.source].add(event.rank)
     named_rows = []
     for row in rows:

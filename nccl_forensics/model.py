@@ -137,6 +137,8 @@ class Event:
     """What only this kind has; a key ends in its unit: `waited_ms`, `numel_in`, `limit_bytes`."""
     attempt: int | None = None
     """Which start of the job by its launcher, from 0, where that is known."""
+    relayed: bool = False
+    """Another process tells this of `rank`: the line's file, and the host that wrote it, need not be that rank's."""
     # set by align:
     time_ns: int | None = None
     """On the reference clock (UTC). In 1972 where nothing in the pile tells the year: then only differences count."""

@@ -30,7 +30,7 @@ def numbered(paths: Iterable[str], events: Iterable[Event]) -> dict[str, int]:
     """
     said: dict[str, set[int]] = defaultdict(set)
     for event in events:
-        if event.rank is not None:
+        if event.rank is not None and not event.relayed:
             said[event.evidence.source].add(event.rank)
     alike: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
     for path in paths:

@@ -144,6 +144,10 @@ class Line:
         """No line end follows: the file was cut in the middle of it, or its writer was."""
         return self.end >= self.window.end
 
+    def holds_before(self, literal: bytes, reach: int) -> bool:
+        """Does it stand in the `reach` bytes before this line, as far as they are in memory?"""
+        return self.window.buffer.rfind(literal, max(0, self.start - reach), self.start) >= 0
+
     def before(self, most: int) -> list[Line]:
         """Up to `most` physical lines before this one, nearest first, as far as they are in memory."""
         found: list[Line] = []

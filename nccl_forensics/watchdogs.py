@@ -223,7 +223,9 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
     world, stated = _world(events, known)
     reporters = {r for s in stuck for r in s.reports}
     observed = {e.rank: e for e in events if e.kind in ("pg-observed", "pg-dump-remote") and e.rank is not None}
-    alive = {e.rank for e in events if e.rank is not None and e.kind != "inspector-comm"}  # whose log is here
+    alive = {
+        e.rank for e in events if e.rank is not None and e.kind != "inspector-comm" and not e.relayed
+    }  # whose log is here
     late = _spoke_late(events)
     cannot: set[int] = set()
 

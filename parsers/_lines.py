@@ -25,6 +25,12 @@ PEER = re.compile(r"\b(?:peer|from|to) (?P<host>\[?[\w.:%-]{1,255}?\]?)<(?P<port
 """NCCL writes a peer as host<port>."""
 
 
+PART = re.compile(r"Traceback \(most recent call last\):? ?\(RANK (?P<rank>\d{1,7})\)")
+"""torch's CheckpointException holds other ranks' tracebacks, each under such a line (torch/distributed/checkpoint/
+api.py); every rank raises it, also those that could write."""
+PART_REACH, PART_BYTES = 200, 1 << 15
+"""Lines of one such traceback, and bytes; our judgement."""
+
 LONGEST = 4000
 """Characters of a line that patterns run on; no message of these formats is longer."""
 
@@ -167,8 +173,32 @@ def rank_before(line: Line, text: str, at: int) -> int | None:
     return rank
 
 
+def told_of(rank: int, line: Line) -> dict[str, Any]:
+    """What is known of an event of `rank` in a line that any rank may print: of a stranger's prefix, nothing is its."""
+    if line.rank == rank:
+        return {"rank": rank}
+    return {"rank": rank, "local_rank": None, "task": None, "host": None, "pid": None, "relayed": True}
+
+
+def _part(line: Line) -> dict[str, Any]:
+    """Whose traceback this line ends, where a rank prints those of others; empty elsewhere."""
+    if not line.holds_before(b"(RANK ", PART_BYTES):
+        return {}
+    for other in leaders(line, PART_REACH, PART_REACH):
+        if found := PART.search(other.text):
+            return told_of(int(found["rank"]), line)
+        if not other.text.startswith(" "):
+            break
+    return {}
+
+
 def failure_block(line: Line, *, inside: bool = False) -> dict[str, Any]:
-    """Who torchrun's failure block speaks of, for a line of an indented traceback in it; empty elsewhere."""
+    """Of whom the lines around speak: torchrun's failure block, with its indented tracebacks, or a relayed traceback.
+
+    Empty elsewhere.
+    """
+    if part := _part(line):
+        return part
     if not inside and (line.rank is not None or not line.text.startswith("  ")):
         return {}
     known: dict[str, Any] = {}

@@ -22,8 +22,8 @@ from nccl_forensics.model import Detail, Event, Role, Severity
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 
-from ._lines import BLOCK_REACH, cuda_cause, failure_block, follows, is_data, is_quoted, leaders
-from .storage import errno_of, in_shared_memory
+from ._lines import BLOCK_REACH, PART, cuda_cause, failure_block, follows, is_data, is_quoted, leaders, told_of
+from .storage import FAILED_ON, errno_of, in_shared_memory
 
 HEADER = "Traceback (most recent call last)"
 LONGEST = 600
@@ -51,7 +51,6 @@ GLUED = re.compile(
     + re.escape(HEADER)
 )
 """Behind somebody's progress bar: torchrun's own tag of the process that raised, in the middle of a line."""
-RANK_PART = re.compile(re.escape(HEADER) + r":? ?\(RANK (?P<rank>\d{1,7})\)")
 BLOCK = "traceback : " + HEADER
 """In torchrun's failure block; what follows is indented by two."""
 GROUP = re.compile(r"Exception Group Traceback|\| +Traceback \(most")
@@ -316,8 +315,8 @@ def _speaker(line: Line) -> dict[str, Any]:
     """Rank and stamp that the traceback has not itself: torchrun's block, a (RANK r) mark, the logger's line before."""
     raw = _raw(line)
     known = failure_block(line, inside=BLOCK in raw)
-    if found := RANK_PART.search(raw):
-        known["rank"] = int(found["rank"])
+    if found := PART.search(raw):
+        known |= told_of(int(found["rank"]), line)
     owner = _owner(line)
     if owner is not line:
         tag = owner.peeled
@@ -355,6 +354,8 @@ def event_of(raised: Raised, chain: Sequence[Raised], known: dict[str, Any]) -> 
         communication = communication or (first_communication and first_role != "cause")
     if role == "cause" and "Original " + HEADER in _raw(raised.header) and cause == "python_exception":
         cause = "dataloader_failure"
+    if role == "cause" and FAILED_ON.search(raised.message):
+        role = "consequence"  # every rank raises it, whichever failed
     if role == "cause" and _handled(raised.header):
         role = "context" if cause == "python_exception" else "symptom"
     severity: Severity = "error" if role in ("cause", "symptom") else "warning"

@@ -17,7 +17,7 @@ from nccl_forensics.model import Event
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 
-from ._lines import failure_block, is_quoted, near, rank_list
+from ._lines import failure_block, is_quoted, near, rank_list, told_of
 
 ERRNOS: tuple[tuple[str, int, str], ...] = (
     ("No space left on device", 28, "no space"),
@@ -42,7 +42,7 @@ TORCH = re.compile(
     r"|unexpected pos \d{1,19} vs \d{1,19}"
     r"|File (?P<file>\S{1,400}) cannot be opened|Parent directory (?P<parent>\S{1,400}) does not exist"
 )
-DCP = re.compile(r"CheckpointException ranks:dict_keys\(\[(?P<ranks>[\d, ]{1,20000})\]\)")
+FAILED_ON = re.compile(r"CheckpointException ranks:dict_keys\(\[(?P<ranks>[\d, ]{1,20000})\]\)")
 
 
 def errno_of(text: str) -> tuple[int, str] | None:
@@ -135,15 +135,17 @@ def storage_torch(line: Line) -> Iterator[Event]:
 
 @parser(title="A distributed checkpoint failed", literals=["CheckpointException ranks:dict_keys"])
 def storage_dcp(line: Line) -> Iterator[Event]:
-    """The listed ranks could not save or load; each has a traceback of its own below, marked (RANK r)."""
-    if found := DCP.search(near(line)):
+    """The listed ranks could not save or load; each has a traceback of its own below, marked (RANK r).
+
+    Every rank of the job prints it.
+    """
+    if found := FAILED_ON.search(near(line)):
         ranks = rank_list(found["ranks"])
-        known = {"rank": ranks[0]} if len(ranks) == 1 else {}
         yield line.event(
             "storage-error",
             role="symptom",
             severity="error",
             cause="storage_write_failed",
             details={"errno": None, "detail": "write failed", "path": None, "shm": False, "ranks": ranks},
-            **(failure_block(line) | known),
+            **(told_of(ranks[0], line) if len(ranks) == 1 else failure_block(line)),
         )

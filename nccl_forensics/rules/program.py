@@ -57,15 +57,22 @@ def rank_of(case: Case, event: Event) -> int | None:
     return likely.pop() if len(likely) == 1 else None
 
 
-def _where(event: Event, rank: int | None = None) -> str:
-    if rank is not None or event.rank is not None:
-        return say("rank {numbers}", numbers=event.rank if event.rank is not None else rank)
+def _where(event: Event, *ranks: int) -> str:
+    if ranks or event.rank is not None:
+        return words.ranks(ranks if event.rank is None else (event.rank,))
     if event.host:
         return say("a process on {host}", host=event.host)
     return say("a process")
 
 
 def _subject(case: Case, event: Event) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    listed = event.details.get("ranks")
+    if (
+        event.kind == "storage-error"
+        and isinstance(listed, tuple)
+        and (told := tuple(r for r in listed if isinstance(r, int)))
+    ):
+        return told, ()  # whoever wrote the line only counts up who failed
     rank = rank_of(case, event)
     host = event.host
     if rank is not None and event.rank is None and (place := case.known.ranks.get(rank)) is not None and place.host:
@@ -99,9 +106,8 @@ def _memory(case: Case, event: Event, rank: int | None) -> tuple[str | None, str
 def names_its_reason(case: Case) -> Iterator[Finding]:
     """Errors that say themselves what failed: GPU memory, disk, quota, ECC, illegal access, shared memory."""
     seen: set[tuple[object, ...]] = set()
-    for event in case.of(*SPECIFIC):
-        if event.role not in ("cause", "symptom"):
-            continue
+    telling = [e for e in case.of(*SPECIFIC) if e.role in ("cause", "symptom")]
+    for event in sorted(telling, key=lambda e: e.role != "cause"):
         cause = SPECIFIC[event.kind] or event.cause
         if event.kind == "storage-error" and event.cause:
             cause = event.cause

@@ -2017,8 +2017,6 @@ class _Verdict:
             for group in [*self.top, *self._by_program(job.stuck)]:
                 if group not in ordered and group.seq is not None:
                     ordered.append(group)
-        healthy_groups = [x for x in job.groups.values() if x not in ordered]
-        healthy_groups.sort(key=lambda x: (-len(x.ranks), x.key))
         top = ordered[0] if ordered else None
         return Reconstruction(
             groups=tuple(map(_state, ordered)) or tuple(x.group for x in self.suspects[:1] if x.group is not None),
@@ -2028,6 +2026,11 @@ class _Verdict:
             cleared=tuple(self._cleared(guilty)) if hung and self.suspects else (),
             counters=tuple(self._counters(top)),
             ranks_seen=tuple(sorted(job.dumps)),
+            members=tuple(
+                GroupState(name=x.name, description=x.description or None, members=x.ranks)
+                for x in sorted(job.groups.values(), key=lambda x: x.key)
+                if x.key[0]
+            ),
             healthy=self.healthy,
             problems=tuple(job.problems),
         )

@@ -309,6 +309,8 @@ class Reconstruction:
     """(rank, why it is a victim)."""
     counters: tuple[RankCounters, ...] = ()
     ranks_seen: tuple[int, ...] = ()
+    members: tuple[GroupState, ...] = ()
+    """Name, description and members of every group whose members are known, whether anybody waits in it or not."""
     healthy: bool = False
     """There is data, and nobody waits for anybody longer than is normal."""
     problems: tuple[Problem, ...] = ()

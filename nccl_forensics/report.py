@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nccl_forensics import catalog, language, pictures, templating
 from nccl_forensics.clocks import UNCOMPARED_S
 from nccl_forensics.language import N_, _, counted, said
+from nccl_forensics.layout import PIPELINE
 from nccl_forensics.messages import pair
 from nccl_forensics.visible import visible
 
@@ -1067,15 +1068,12 @@ def _left_out(holder: Doc) -> list[int]:
     return [rank for first, last in ranges for rank in range(first, last + 1)]
 
 
-_PIPELINE = re.compile(r"pipeline|(?:^|_)pp(?:$|_|\d)", re.IGNORECASE)
-
-
 def _stages(groups: Sequence[Doc]) -> dict[int, int]:
     """Rank → its stage: its place in a pipeline's group, by the names that Megatron, DeepSpeed and DeviceMesh give."""
     found: dict[int, set[int]] = {}
     for group in groups:
         name = f"{group.get('description') or group.get('name') or ''}"
-        if _PIPELINE.search(name) and not group.get("members_at_least"):
+        if PIPELINE.search(name) and not group.get("members_at_least"):
             for stage, rank in enumerate(listed(group.get("members"))):
                 found.setdefault(rank, set()).add(stage)
     return {rank: stages.pop() for rank, stages in found.items() if len(stages) == 1}

@@ -539,6 +539,7 @@ def merge(dumps: Reconstruction, text: Reconstruction) -> Reconstruction:
         cleared=dumps.cleared + tuple(c for c in text.cleared if c[0] not in named | {r for r, _ in dumps.cleared}),
         counters=dumps.counters,
         ranks_seen=tuple(sorted(set(dumps.ranks_seen) | set(text.ranks_seen))),
+        members=dumps.members,
         healthy=dumps.healthy and not text.groups,
         problems=dumps.problems + text.problems,
     )

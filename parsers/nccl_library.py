@@ -33,6 +33,7 @@ COMPLETION = re.compile(
     r"Got completion (?:from peer (?P<peer>\S{1,255}?) )?with (?:error "
     r"|status=)(?:\w{1,60}\()?(?P<status>\d{1,5})\)?,? opcode"
 )
+HCA = re.compile(r" hca (?P<device>[\w.-]{1,40})")
 VENDOR = re.compile(r"vendor[_ ]err[ =](?P<vendor>\d{1,7})")
 ASYNC = re.compile(
     r"NET/IB ?: ?(?:(?P<device>\S{1,60}:\d{1,3}) )?(?P<what>Got (?P<harmless>non-fatal )?async event ?:"
@@ -154,6 +155,7 @@ def _failure(line: Line, text: str, who: dict[str, Any]) -> Event | None:
                 "status": int(found["status"]),
                 "vendor": number(vendor["vendor"]) if vendor else None,
                 "peer": peer_host(found["peer"]),
+                "device": device["device"] if (device := HCA.search(text, found.end())) else None,
             },
             **who,
         )

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from nccl_forensics import words
 from nccl_forensics.identify import MOST_RANKS
+from nccl_forensics.layout import shape
 from nccl_forensics.messages import say, say_many
 from nccl_forensics.model import Event, Finding
 from nccl_forensics.rules import Case, number, rule, text, weight
@@ -26,16 +27,17 @@ def suspects(case: Case) -> Iterator[Finding]:
         one_host = suspect.cause == "fabric_error" and len(machines) == 1  # then there is no fabric between hosts
         gpus = tuple(p.gpu for r in suspect.ranks if (p := case.known.ranks.get(r)) is not None and p.gpu is not None)
         heard = suspect.cause == "process_missing" and set(suspect.ranks) <= answered
+        says = suspect.says
+        if heard:
+            answers = words.ranks(suspect.ranks)
+            says = say("{says} The watchdog of {ranks} still answered the others.", says=says, ranks=answers)
+        together = shape(suspect.ranks, case.known, case.collectives.members)
+        if together:
+            says = say("{what} – {says}", what=words.sentence(together), says=says)
         yield Finding(
             cause="rank_not_arrived" if heard else suspect.cause,
-            says=say(
-                "{says} The watchdog of {ranks} still answered the others.",
-                says=suspect.says,
-                ranks=words.ranks(suspect.ranks),
-            )
-            if heard
-            else suspect.says,
-            weight=suspect.weight - (2.0 if one_host else 0.0),
+            says=says,
+            weight=suspect.weight - (2.0 if one_host else 0.0) + (weight("one_group") if together else 0.0),
             ranks=suspect.ranks,
             hosts=tuple(sorted(h for h in hosts if h)),
             gpus=gpus,

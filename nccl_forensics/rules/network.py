@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from nccl_forensics import words
 from nccl_forensics.identify import same_host, short
+from nccl_forensics.layout import rail_of
 from nccl_forensics.messages import say
 from nccl_forensics.model import Event, Finding
 from nccl_forensics.rules import JOB_KINDS, ONE_START, Case, number, rule, text, weight
@@ -67,12 +68,22 @@ def completions(case: Case) -> Iterator[Finding]:
             detail="roce",
             inference=True,
         )
+    struck: dict[str, set[str]] = defaultdict(set)
+    used: dict[str, set[str]] = defaultdict(set)
+    for event in errors:
+        struck[event.host or ""].add(text(event, "device") or "")
+    for event in case.of("nccl-ports"):
+        ports = event.details.get("ports")
+        used[event.host or ""] |= {f"{x}".partition(":")[0] for x in (ports if isinstance(ports, tuple) else ())}
+    rail = rail_of(struck, used)
+    among = say(", all of them on adapter {device} of {n} hosts: one rail", device=rail, n=len(struck)) if rail else ""
     for peer, n in peers.most_common(1):
         several = len({e.host or e.pid for e in errors if _peer(e) == peer}) > 1
         yield Finding(
             cause="fabric_error",
             says=say("{n} failed towards {peer}", n=words.count(n, "completion"), peer=peer)
-            + (say(", named by several hosts") if several else ""),
+            + (say(", named by several hosts") if several else "")
+            + among,
             weight=weight("fabric_completion") if several else weight("fabric_completion") + weight("one_witness"),
             hosts=(peer,) if several and peer not in reporters else (),
             events=errors[:3],
@@ -80,7 +91,7 @@ def completions(case: Case) -> Iterator[Finding]:
     if not peers:
         yield Finding(
             cause="fabric_error",
-            says=say("Work requests failed in the adapter"),
+            says=say("Work requests failed in the adapter") + among,
             weight=weight("adapter_unnamed"),
             events=errors[:2],
         )

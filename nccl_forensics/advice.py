@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from nccl_forensics import catalog, words
@@ -64,6 +65,13 @@ def _undumped(ranks: Iterable[int], case: Case) -> tuple[int, ...]:
     return tuple(r for r in ranks if r not in dumped)
 
 
+def _named_later(text: str, ranks: Iterable[int]) -> bool:
+    """Is one of the ranks named after the first sentence, and not in it?"""
+    first, _, rest = text.partition(". ")
+    earlier, later = (set(re.findall(r"\d+", part)) for part in (first, rest))
+    return any(str(rank) in later - earlier for rank in ranks)
+
+
 def _closed(text: str) -> str:
     """With one full stop at the end."""
     return shaped(text, lambda t: t.rstrip(".") + ".")
@@ -102,7 +110,8 @@ def summary(verdict: Verdict, top: Hypothesis | None, case: Case) -> str:
         open_ = verdict.cannot_exclude
         dark = _undumped(open_, case)
         nothing = say_many(": nothing of it is in the files", ": nothing of them is in the files", len(open_))
-        why = nothing if set(dark) == set(open_) else ""
+        silent = set(dark) - {e.rank for e in case.events}
+        why = nothing if silent == set(open_) else ""
         rest = say(" {who} cannot be excluded{why}.", who=words.ranks(open_).capitalize(), why=why) if open_ else ""
         seen = next((f.says for h in (top,) if h for f in h.findings if f.inference and not f.ranks), "")
         if seen:
@@ -124,7 +133,7 @@ def summary(verdict: Verdict, top: Hypothesis | None, case: Case) -> str:
     second = max(placed, key=lambda f: f.weight).says if placed and len(lead) <= LONG_LEAD else ""
     if stuck and not waiting and not verdict.ranks:
         waiting = say(" The job stopped in {stuck}.", stuck=stuck)
-    if len(lead) > LONG_LEAD:
+    if len(lead) > LONG_LEAD and not _named_later(lead, verdict.ranks):
         lead = shaped(lead, lambda text: text.partition(". ")[0])  # the rest stands in the evidence
     said = [_closed(lead)]
     if second:

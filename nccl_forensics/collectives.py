@@ -1516,10 +1516,10 @@ class _Verdict:
         call = top.op(top.seq or 0)
         wait = _wait(top.arrived)
         says = say_many(
-            "{missing} never entered collective {seq} of group {label} ({shape}), in which {wait}; it has nothing "
-            "unfinished from before.",
-            "{missing} never entered collective {seq} of group {label} ({shape}), in which {wait}; they have nothing "
-            "unfinished from before.",
+            "{missing} never entered collective {seq} of group {label} ({shape}), in which {wait}; it had finished "
+            "all its earlier calls.",
+            "{missing} never entered collective {seq} of group {label} ({shape}), in which {wait}; they had finished "
+            "all their earlier calls.",
             len(missing),
             missing=_ranks(missing).capitalize(),
             seq=top.seq,

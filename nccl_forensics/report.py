@@ -761,6 +761,11 @@ def _lower(text: str) -> str:
     return text if text.split(" ", 1)[0].rstrip(",:") in _NAMES else text[:1].lower() + text[1:]
 
 
+def _has_a_place(cause: str) -> bool:
+    """Does such a cause lie with one rank, GPU or host, also where nobody could be named (catalog/causes.toml)?"""
+    return not catalog.load("causes").get(cause, {}).get("shared", True)
+
+
 def _headline(verdict: Doc, host_of: Mapping[int, str]) -> str:
     who, title = _culprit(verdict, host_of), cause_title(verdict["cause"])
     status = verdict["status"]
@@ -769,7 +774,10 @@ def _headline(verdict: Doc, host_of: Mapping[int, str]) -> str:
             return _("These files do not tell who caused the timeout")
         return _("Not certain enough to name a culprit; perhaps: {title}").format(title=_lower(title))
     if not who:
-        nobody = _("{title}. No single rank is to blame").format(title=title)
+        if _has_a_place(verdict["cause"]):
+            nobody = _("{title}. Which one, these files do not tell").format(title=title)
+        else:
+            nobody = _("{title}. No single rank is to blame").format(title=title)
         return nobody if status == "identified" else _("Probably: {claim}").format(claim=nobody)
     claim = _claim(who, title, len(set(listed(verdict["culprit_ranks"]))))
     return _upper(claim) if status == "identified" else _("Probably {claim}").format(claim=claim)
@@ -802,6 +810,7 @@ def _members(group: Doc, count: int) -> str:
 
 
 def _collective(incident: Doc) -> str:
+    """What stopped. Who had not come is left out where it is known that the fault lies elsewhere."""
     c = incident.get("collective")
     if not c:
         return _("Which collective this stopped is not known")
@@ -812,7 +821,10 @@ def _collective(incident: Doc) -> str:
     members, arrived, missing = (listed(c.get(k)) for k in ("members", "arrived", "missing"))
     if members and arrived:
         text += _("; {n} of {ranks} had entered").format(n=f"{len(arrived):,}", ranks=_members(c, len(members)))
-    if missing:
+    verdict = incident["verdict"]
+    named = set(listed(verdict["culprit_ranks"]))
+    elsewhere = verdict["status"] == "identified" and not named & set(missing)
+    if missing and (not elsewhere or (not named and _culprit(verdict, {}))):
         text += _("; missing: {ranks}").format(ranks=ranks_words(missing))
     if c.get("timeout_ms"):
         text += _("; timeout {time}").format(time=duration(c["timeout_ms"] / 1000))
@@ -1302,7 +1314,7 @@ def _facts(incident: Doc, lookup: Lookup) -> Iterator[tuple[str, str]]:
     elif detected is not None:
         text = _("Onset not known; noticed {time} UTC").format(time=moment(detected))
     else:
-        text = _("Not known: no complete time (with its year) in these files")
+        text = _("No time with its year is in these files")
     yield _("When"), text
     text = _("{word}, {number} of 1").format(
         word=_upper(confidence_word(verdict["confidence"])), number=f"{verdict['confidence']:.2f}"
@@ -1330,7 +1342,7 @@ def _facts(incident: Doc, lookup: Lookup) -> Iterator[tuple[str, str]]:
         )
         if cost.get(key)
     ]
-    if cost.get("gpu_hours") is not None:
+    if (cost.get("gpu_hours") or 0) >= 0.05:
         parts.insert(0, _("{n} GPU hours").format(n=f"{cost['gpu_hours']:,.1f}"))
     if parts:
         yield _("Cost"), _upper("; ".join(parts))
@@ -1384,7 +1396,7 @@ def _together(group: Sequence[Doc]) -> str:
 def _not_to_blame(verdict: Doc, rows: Sequence[Doc] = ()) -> list[tuple[str, str]]:
     """(who, why); `rows`: the ranks' states. Those against whom nothing speaks come last."""
     found = [(row.who, row.why) for row in _cleared(verdict, None)]
-    if verdict["status"] == "identified" and not _culprit(verdict, {}):
+    if verdict["status"] == "identified" and not _culprit(verdict, {}) and not _has_a_place(verdict["cause"]):
         return found  # who reported it is one of those who made it
     named = set(listed(verdict["culprit_ranks"])) | set(listed(verdict.get("cannot_exclude")))
     told = named | {c["rank"] for c in verdict.get("cleared") or () if c.get("rank") is not None}
@@ -1393,8 +1405,8 @@ def _not_to_blame(verdict: Doc, rows: Sequence[Doc] = ()) -> list[tuple[str, str
     reporters = [r for r in listed(verdict["reporting_ranks"]) if r not in told]
     if reporters and verdict["status"] != "undetermined":
         why = counted(
-            "It reported the timeout. A reporter waits for somebody else.",
-            "They reported the timeout. A reporter waits for somebody else.",
+            "It reported the failure. A reporter waits for somebody else.",
+            "They reported the failure. A reporter waits for somebody else.",
             len(reporters),
         )
         found.append((_upper(ranks_words(reporters)), why))
@@ -1402,7 +1414,7 @@ def _not_to_blame(verdict: Doc, rows: Sequence[Doc] = ()) -> list[tuple[str, str
         found.append(
             (
                 _upper(ranks_words(reporters)),
-                _("Reporting the timeout is no sign of guilt: a reporter waits for others."),
+                _("Reporting the failure is no sign of guilt: a reporter waits for others."),
             )
         )
     if verdict["status"] == "identified":
@@ -1461,7 +1473,9 @@ def _incident(doc: Doc, incident: Doc, lookup: Lookup, table_rows: int) -> Incid
         not_to_blame=tuple(blameless[:4]),
         not_to_blame_more=max(0, len(blameless) - 4),
         nobody_cleared=_("No single rank is to blame: it took all of those that are named here.")
-        if verdict["status"] == "identified" and not _culprit(verdict, lookup.host_of)
+        if verdict["status"] == "identified"
+        and not _culprit(verdict, lookup.host_of)
+        and not _has_a_place(verdict["cause"])
         else _("Nobody could be cleared."),
         unknown=tuple(sentence(clean(said(x))) for x in unknown),
         cannot_exclude=ranks_words(excluded) if excluded else "",

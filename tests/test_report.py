@@ -197,7 +197,7 @@ FIRST_SCREEN = {
         "These files do not tell who caused the timeout",
         "Nobody is named",
         "Cannot be excluded: ranks 0, 1, 3.",
-        "Not known: no complete time (with its year) in these files",
+        "No time with its year is in these files",
         "TORCH_NCCL_TRACE_BUFFER_SIZE=2000",
     ],
     "deadlock": ["No single rank is to blame", "They wait for each other: no single one is to blame."],
@@ -456,6 +456,7 @@ def test_no_word_of_a_template_is_missing_from_the_package() -> None:
             "Rank 0 on node-a: the kernel killed a process: host out of memory",
         ),
         ("fabric_error", [], [], "suspected", "Probably: The network fabric lost traffic. No single rank is to blame"),
+        ("node_lost", [], [], "identified", "A node went down. Which one, these files do not tell"),
         ("undetermined", [], [], "undetermined", "These files do not tell who caused the timeout"),
         ("brand_new_cause", [9], [], "identified", "Rank 9: brand new cause"),
     ],
@@ -507,7 +508,7 @@ def test_ranks_cleared_for_the_same_reason_share_a_row() -> None:
     doc["incidents"][0]["verdict"]["cleared"] = [known | {"who": f"Rank {r}", "rank": r} for r in (0, 1, 2, 4, 5, 6, 7)]
     text = Reader(report.html(doc)).text
     assert re.search(r"Ranks 0–2, 4–7 \(7 ranks\)\s*Waits for rank 3\.", text)
-    assert "They reported the timeout" not in text
+    assert "They reported the failure" not in text
 
 
 @pytest.mark.parametrize(

@@ -301,6 +301,11 @@ def _sources(
     return found
 
 
+def hosts_of_files(rows: Sequence[InputRow], events: Sequence[Event]) -> dict[str, str | None]:
+    """File → the host that it was written on, as its lines or its name tell."""
+    return {path: host for path, (host, _, _, _) in _sources(rows, events).items()}
+
+
 def _told_by_some(events: Sequence[Event]) -> set[str]:
     """Files in which some ranks name their own host and others write, too, who may be anywhere."""
     named: dict[str, set[tuple[str, int]]] = defaultdict(set)

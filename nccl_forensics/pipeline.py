@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from nccl_forensics import clocks, diagnose, identify, inspector, rates, runs, sniff, watchdogs
+from nccl_forensics import clocks, containers, diagnose, identify, inspector, rates, runs, sniff, watchdogs
 from nccl_forensics.clocks import Aligned
 from nccl_forensics.collect import File, Limits, Source, _Totals, collect, files, sources
 from nccl_forensics.model import Event, Incident, InputRow, Problem, Rank, Reconstruction
@@ -413,6 +413,7 @@ def conclude(
     told = _Told("identify")
     rows: Sequence[InputRow] = [p.row for p in parsed]
     events: Sequence[Event] = [e for p in parsed for e in p.events]
+    events, placed = containers.joined(rows, events)
     known = identify.identify(rows, events, places)
     events, rows = identify.attribute(events, rows, known)
     events = runs.with_attempts(events)
@@ -450,7 +451,7 @@ def conclude(
     failing = rates.rates(inside.events, rows, known)
     incidents = rates.with_offenders(incidents, failing)
     rows = _spans(rows, aligned.events)
-    problems = [*inside.problems, *(q for p in parsed for q in p.problems), *said]
+    problems = [*inside.problems, *(q for p in parsed for q in p.problems), *placed, *said]
     of_run = replace(aligned, events=spans[-1].events)
     primary = incidents[0 if len(spans) == 1 else -1] if incidents else None
     ranks = primary.ranks if primary else diagnose.no_incident_ranks(of_run, known, collectives, rows)

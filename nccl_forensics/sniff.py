@@ -64,6 +64,7 @@ _BY_CONTENT: tuple[tuple[str, re.Pattern[bytes]], ...] = (
         re.compile(
             rb"(?m)^Name: {4,}\S+$(?=[\s\S]{1,3000}^(?:Node|Namespace|Roles|Conditions|Containers):)"
             rb"|^NAME +STATUS +ROLES +AGE|^(?:NAMESPACE +)?LAST SEEN +TYPE +REASON"
+            rb"|^(?:NAMESPACE +)?NAME +READY +STATUS +RESTARTS|^CONTAINER ID +IMAGE "
         ),
     ),
     (

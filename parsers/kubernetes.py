@@ -1,6 +1,7 @@
-"""kubectl: describe pod, describe node, get nodes, get events. (Words like OOMKilled alone are in schedulers.py.)
+"""kubectl: describe pod, describe node, get nodes, get pods -o wide, get events; and docker ps.
 
-Written by kubectl. Time: RFC 1123 with a zone in `describe` (Wed, 25 Nov 2026 10:21:33 +0000); events only have ages.
+Words like OOMKilled alone are in schedulers.py. Written by kubectl and docker. Time: RFC 1123 with a zone in `describe`
+(Wed, 25 Nov 2026 10:21:33 +0000); events only have ages.
 Examples:
 
     Last State:     Terminated
@@ -8,6 +9,8 @@ Examples:
       Finished:     Wed, 25 Nov 2026 10:21:33 +0000
   Ready   Unknown   Wed, 25 Nov 2026 10:20:41 +0000   Wed, 25 Nov 2026 10:21:33 +0000   NodeStatusUnknown   Kubelet …
 gpu-node-3   NotReady   <none>   41d   v1.29.4
+NAME             READY   STATUS    RESTARTS   AGE   IP           NODE         NOMINATED NODE   READINESS GATES
+CONTAINER ID   IMAGE             COMMAND   CREATED      STATUS      PORTS     NAMES
 12m   Warning   NodeNotReady   pod/train-worker-3   Node is not ready
 """
 
@@ -21,7 +24,7 @@ from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 from nccl_forensics.stamps import month, wall, zone
 
-from ._blocks import may_read
+from ._blocks import may_read, rows
 
 TERMINATED = re.compile(r"^\s{2,}(?P<which>State|Last State):\s+Terminated\s*$")
 FIELD = re.compile(
@@ -43,6 +46,12 @@ EVENT = re.compile(
 IN_DESCRIBE = re.compile(r"^\s+(?:Warning|Normal)\s+NodeNotReady\s+(?:\d{1,6}[smhd]){1,3}\s")
 BACK = 160
 """Lines of a pod's description before its containers' states."""
+
+MOST_ROWS = 2000
+PODS = re.compile(r"^(?:NAMESPACE\s+)?NAME\s+READY\s+STATUS\s+RESTARTS\s+AGE\s+IP\s+NODE\s+NOMINATED NODE\b")
+PS = re.compile(r"^CONTAINER ID\s+IMAGE\s+COMMAND\b")
+CONTAINER = re.compile(r"^(?P<id>[0-9a-f]{12})\s{2,}\S")
+NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 def _moment(written: str | None) -> Stamp | None:
@@ -129,3 +138,39 @@ def node_not_ready(line: Line) -> Iterator[Event]:
         details={k: v for k, v in details.items() if v is not None},
         pid=None,
     )
+
+
+@parser(title="kubectl, docker: where containers run", literals=["NOMINATED NODE", "CONTAINER ID ", "Node:     "])
+def container_place(line: Line) -> Iterator[Event]:
+    """Pod → node; container id, on the node that the file is of."""
+    if NODE.match(line.text):
+        pod, node = _whose_node(line)
+        if pod and node:
+            yield _place(line, pod, node)
+    elif PODS.match(line.text):
+        columns = line.text.replace("NOMINATED NODE", "NOMINATED").split()
+        name, at = columns.index("NAME"), columns.index("NODE")
+        for row in rows(line, "pods", MOST_ROWS) if may_read(line, "pod tables") else ():
+            # "3 (2d ago)" stands in the column of restarts
+            cells = re.sub(r"(\d) \([\w ]{1,20}\)", r"\1", row.text[:2000]).split()
+            if len(cells) < at + 1:
+                break
+            if NAME.fullmatch(cells[name]) and NAME.fullmatch(cells[at]):
+                yield _place(row, cells[name], cells[at])
+    elif PS.match(line.text):
+        for row in rows(line, "containers", MOST_ROWS) if may_read(line, "container tables") else ():
+            found = CONTAINER.match(row.text)
+            if found is None:
+                break
+            yield _place(row, found["id"], None)
+
+
+def _whose_node(line: Line) -> tuple[str | None, str | None]:
+    node = NODE.match(line.text)
+    pod = next((m["name"] for before in line.before(8) if (m := POD.match(before.text))), None)
+    return pod, node["name"] if node else None
+
+
+def _place(line: Line, container: str, node: str | None) -> Event:
+    details: dict[str, Detail] = {"container": container, **({"node": node} if node else {})}
+    return line.event("container-place", role="context", host=None, stamp=None, details=details, pid=None)

@@ -280,7 +280,9 @@ def missing(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[str, 
         )
     if not case.job and verdict.status != "undetermined":
         found.append(say("the log of the training job (all ranks), to say which rank this stopped and when"))
-    if verdict.cause in ("process_signal", "host_oom_kill") and not any(k.startswith("oom-") for k in kinds):
+    if verdict.cause in ("process_signal", "host_oom_kill") and not any(
+        k.startswith(("oom-", "memory-failure")) for k in kinds
+    ):
         found.append(
             say("proof of the OOM killer, if it was that: `sudo dmesg -T | grep -i 'killed process'` on that host")
         )

@@ -77,6 +77,9 @@ WRITTEN_PCI = re.compile(r"\b[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]
 REFUSED = re.compile(r"The NVIDIA GPU (?P<pci>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 GSP_WAIT = re.compile(r"Timeout after (\d{1,4})s of waiting for RPC")
 GHES_SEVERITY = re.compile(r"event severity: (\w+)")
+GHES_BLOCK = 4
+"""Lines behind the first of a record of APEI among which its severity stands (drivers/acpi/apei/ghes.c: the next or
+the one behind it), with room for others between."""
 AER_BIT = re.compile(r"\[ ?\d{1,2}\] (\w[\w ]{1,30}?\w)(?:\s{2,}|\s*\(First\)|\s*$)")
 AER_BLOCK = 8
 """Lines that one AER report prints behind its first one, at most."""
@@ -274,6 +277,14 @@ def _join(
     elif entry.id == "boot-start":
         details.update(build_date(line.text))
         _end_of_the_boot_before(line, details)
+    elif entry.id == "ghes" and "sev" not in details:
+        record = f"{{{details['n']}}}[Hardware Error]"
+        for text in lines_of_block(line, GHES_BLOCK):
+            if record in text and (told := GHES_SEVERITY.search(text)):
+                details["sev"] = told[1]
+                if told[1] in ("corrected", "info"):
+                    role, severity = "context", "info"
+                break
     elif entry.id == "ghes-device":
         for before in line.before(14):
             if found := GHES_SEVERITY.search(before.text):

@@ -47,7 +47,10 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
             continue
         if family in GPU_FAMILIES and event.cause in OF_CARDS:
             continue
-        groups[event.cause, event.host].append(event)
+        if event.kind in ON_PURPOSE and not (case.job or case.has_job_log):
+            continue
+        if not (event.kind in BAD_MEMORY and _passed_on(case, event)):
+            groups[event.cause, event.host].append(event)
     for (cause, host), inside in groups.items():
         if cause == "host_oom_kill" and (case.job or case.has_job_log):
             strangers = [e for e in inside if _stranger(case, e)]
@@ -108,10 +111,38 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
             weight=value + shift - (3.0 if recovered or echo else 0.0),
             ranks=tuple(sorted(ranks)),
             hosts=(host,) if host else (),
-            events=tuple([first, *[e for e in (strong or near) if e is not first]][:4]),
+            events=tuple([first, *[e for e in (strong or near) if e is not first]][:4] + _broken(case, first)),
             onset_ns=first.time_ns,
             detail=first.kind,
         )
+
+
+ON_PURPOSE = frozenset({"power-button"})
+"""Somebody, or a service, shut the host down in order: a failure only for a job that ran there."""
+BAD_MEMORY = frozenset({"edac-ue", "mce", "ghes"})
+"""How the kernel and firmware report a word of memory that can't be read any more."""
+PASSED_ON = frozenset({"memory-failure", "memory-failure-action"})
+"""How the kernel tells that it dealt with the page: the process that used it pays, and the host runs on."""
+PASSED_ON_S = 60
+"""The kernel deals with a broken page at once; stamps are of whole seconds. Our judgement."""
+
+
+def _passed_on(case: Case, event: Event) -> bool:
+    """Did the kernel take the broken page out of use, so that the host outlived it?"""
+    return any(
+        other.boot == event.boot
+        and 0 <= (at(other) - at(event)) <= PASSED_ON_S * SECOND
+        and other.details.get("result") not in ("Ignored", "Failed")
+        for other in case.on(event.host, *PASSED_ON)
+    )
+
+
+def _broken(case: Case, event: Event) -> list[Event]:
+    """The memory error for which the kernel ended this process."""
+    if event.kind not in PASSED_ON:
+        return []
+    errors = case.on(event.host, *BAD_MEMORY)
+    return [e for e in errors if e.boot == event.boot and 0 <= at(event) - at(e) <= PASSED_ON_S * SECOND][:1]
 
 
 KEEP_ALIVE = frozenset({"ena-keepalive", "nic-tx-timeout"})

@@ -176,7 +176,7 @@ def actions(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[Actio
         )
     entries = [a for a in catalog.load("actions")["action"] if a["cause"] == verdict.cause]
     exact = [a for a in entries if a.get("detail") and a["detail"] == top.detail]
-    chosen = exact + [a for a in entries if not a.get("detail")]
+    chosen = exact if any(a.get("instead") for a in exact) else exact + [a for a in entries if not a.get("detail")]
     gpu = next((g for g in verdict.gpus if g.pci), None)
     names = {
         "host": words.listing(verdict.hosts) or say("the host"),
@@ -218,6 +218,11 @@ def recorder_setting(case: Case) -> str:
     if version is None:
         return say("PyTorch 2.8 and newer: `{new}`; older: `{old}`", new=new, old=old)
     return f"`{new if version >= (2, 8) else old}`"
+
+
+def _crashed(top: Hypothesis | None) -> bool:
+    """Did the process itself cause the signal that ended it?"""
+    return top is not None and top.detail == "crash"
 
 
 def missing(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[str, ...]:
@@ -280,9 +285,8 @@ def missing(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[str, 
         )
     if not case.job and verdict.status != "undetermined":
         found.append(say("the log of the training job (all ranks), to say which rank this stopped and when"))
-    if verdict.cause in ("process_signal", "host_oom_kill") and not any(
-        k.startswith(("oom-", "memory-failure")) for k in kinds
-    ):
+    killed = verdict.cause == "host_oom_kill" or (verdict.cause == "process_signal" and not _crashed(top))
+    if killed and not any(k.startswith(("oom-", "memory-failure")) or k in ("slurm-oom", "k8s-oom") for k in kinds):
         found.append(
             say("proof of the OOM killer, if it was that: `sudo dmesg -T | grep -i 'killed process'` on that host")
         )

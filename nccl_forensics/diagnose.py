@@ -287,6 +287,8 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
         alike = alone and len(draft.gpus) == len(unseen)
         if alike and not late and unseen <= here:
             draft.ranks |= unseen  # as many GPUs were lost on that host as ranks of it left nothing
+        if not late and draft.cause == "node_lost" and not draft.ranks and len(here) < len(case.known.ranks):
+            draft.ranks |= here  # they went with their host
         if draft.cause in advice.LOCATES or not late:
             innocent = waited if draft.cause in advice.LOCATES else waited - late
             if draft.ranks and draft.ranks <= innocent and draft.cause not in SPEAKS_FOR_ALL and _waits(draft):
@@ -669,7 +671,8 @@ def _why_not(h: Hypothesis, top: Hypothesis | None, case: Case) -> str:
     if top is not None and top.ranks and h.ranks and not set(top.ranks) & set(h.ranks):
         if set(h.ranks) <= set(waiting_ranks(case.events)):
             return say("{ranks} entered the collective and waited in it", ranks=words.ranks(h.ranks))
-        if any(f.cause in advice.LOCATES and f.weight > 0 and set(f.ranks) & set(top.ranks) for f in top.findings):
+        absent = {r for f in top.findings if f.cause in advice.LOCATES and f.weight > 0 for r in f.ranks}
+        if set(top.ranks) & absent and not set(h.ranks) & absent:
             return say(
                 "the rank that never came is {late}, not {who}",
                 late=words.ranks(top.ranks),

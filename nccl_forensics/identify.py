@@ -278,6 +278,10 @@ def _sources(
     # What stands before this in every path is where the user keeps the pile, and names nobody's machine or rank.
     own = os.path.commonprefix([row.path for row in rows]).rfind("/") + 1  # noqa: RUF071 (cut at a folder)
     numbered = roster.numbered((r.path for r in rows if r.format not in OF_ONE_HOST), events)
+    writers: dict[str, set[int]] = defaultdict(set)
+    for event in events:
+        if event.rank is not None and event.kind not in OF_OTHERS:
+            writers[event.evidence.source].add(event.rank)
     for row in rows:
         _, attempt, local, above = names_in_path(row.path)
         rank, _, _, named = names_in_path(row.path[own if "!" not in row.path[:own] else row.path.index("!") :])
@@ -287,6 +291,8 @@ def _sources(
             rank = names_in_path(row.path)[0]
         if rank is None:
             rank = numbered.get(row.path)
+        if len(writers[row.path] - {rank}) > 1:
+            rank = None  # several ranks write in it: its name is about something else, such as who failed
         hosts = said.get(row.path, Counter())
         host = declared.get(row.path)
         if host is None and len({short(h) for h in hosts}) == 1:
@@ -304,6 +310,10 @@ def _sources(
 def hosts_of_files(rows: Sequence[InputRow], events: Sequence[Event]) -> dict[str, str | None]:
     """File → the host that it was written on, as its lines or its name tell."""
     return {path: host for path, (host, _, _, _) in _sources(rows, events).items()}
+
+
+OF_OTHERS = frozenset({"exit", "rendezvous", "restart", "srun-exit", "ds-exit", "sigterm-sent", "pg-remote-rank"})
+"""Kinds by which a launcher, or another rank, speaks of a rank."""
 
 
 def _told_by_some(events: Sequence[Event]) -> set[str]:
@@ -801,6 +811,8 @@ def attribute(
                 rank = known.rank_of_pid(host, event.pid)
         if host is None and rank is not None and rank in known.ranks:
             host = known.ranks[rank].host
+        if rank is None and event.evidence.source in tasks_are_ranks and len(tasks := _tasks(event)) > 1:
+            event = replace(event, details={**event.details, "ranks": tasks})
         if (rank, host, local, attempt) != (event.rank, event.host, event.local_rank, event.attempt):
             event = replace(
                 event,
@@ -828,6 +840,14 @@ NOBODY = frozenset({"host-name", "gpu-info", "driver-version", "clock-anchor", "
 """Kinds that belong to a host or a file, not to a rank."""
 
 
+def _tasks(event: Event) -> tuple[int, ...]:
+    """The tasks of a launcher that a line is about."""
+    if event.task is not None:
+        return (event.task,)
+    tasks = event.details.get("tasks")
+    return tuple(n for n in tasks if isinstance(n, int)) if isinstance(tasks, tuple) else ()
+
+
 def _tasks_are_ranks(events: Sequence[Event], world: int | None) -> set[str]:
     """Files in which a launcher's task number is the global rank: wherever both stand in one line, they agree.
 
@@ -853,14 +873,12 @@ def _tasks_are_ranks(events: Sequence[Event], world: int | None) -> set[str]:
         if len({task for task, _ in pairs}) > 1:
             agree[source] |= {task == rank for task, rank in pairs}
     for event in events:
-        if event.task is not None and world and world <= 2 * event.task < 2 * world:
+        if world and any(world <= 2 * task < 2 * world for task in _tasks(event)):
             agree[event.evidence.source].add(True)
     on_node: dict[tuple[str, str], set[int]] = defaultdict(set)
     for event in events:
         if event.kind in ("srun-exit", "slurm-oom") and event.host:
-            tasks = event.details.get("tasks")
-            here = tasks if isinstance(tasks, tuple) else (event.task,)
-            on_node[event.evidence.source, event.host] |= {n for n in here if isinstance(n, int)}
+            on_node[event.evidence.source, event.host] |= set(_tasks(event))
     for (source, _), found in on_node.items():
         if len(found) > 1:
             agree[source].add(True)

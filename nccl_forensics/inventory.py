@@ -31,8 +31,6 @@ ALIKE = 6
 LONGEST_LIST = 30
 """Rows of hosts, and of files, that are printed; the rest is counted (all are in the JSON)."""
 MOST_PROBLEMS = 12
-OTHERS_LINES = frozenset({"exit", "rendezvous", "restart", "srun-exit", "ds-exit", "sigterm-sent", "pg-remote-rank"})
-"""Kinds by which a launcher, or another rank, speaks of a rank: no log of that rank itself."""
 GPU_FAULTS = frozenset(
     {"gpu_off_bus", "gpu_memory", "gpu_firmware", "nvlink", "gpu_other", "pcie_link", "psu_rail_loss"}
 )
@@ -121,6 +119,8 @@ def _when(ns: int | None) -> str | None:
 
 def _coverage(analysis: Analysis, rows: Sequence[InputRow], by_file: Mapping[str, Sequence[Event]]) -> dict[str, Any]:
     """Who is covered by what: kernel logs for each host, log and dump for each rank."""
+    from nccl_forensics.identify import OF_OTHERS
+
     known, events = analysis.known, analysis.events
     formats = {r.path: r.format for r in rows}
     dumps = {r.rank for r in rows if r.format == DUMP and r.rank is not None} | {
@@ -131,7 +131,7 @@ def _coverage(analysis: Analysis, rows: Sequence[InputRow], by_file: Mapping[str
         e.rank
         for e in events
         if e.rank is not None
-        and e.kind not in OTHERS_LINES
+        and e.kind not in OF_OTHERS
         and formats.get(e.evidence.source) != DUMP
         and e.evidence.source not in hosts_files
     } | {r.rank for r in rows if r.rank is not None and r.format not in (DUMP, "error-json")}

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nccl_forensics.model import Event, Role, Severity
+from nccl_forensics.model import Detail, Event, Role, Severity
 from nccl_forensics.plugins import parser
 from nccl_forensics.scan import Line
 
@@ -23,7 +23,7 @@ from .torchrun import exit_event, exit_role, signal_name
 
 OOM = re.compile(
     r"Detected (?P<n>\d{1,6}) oom[-_ ]?kill event"
-    r"|(?<![\w.-])(?P<node>[\w.-]{1,255}): task (?P<task>\d{1,7}): Out Of Memory"
+    r"|(?<![\w.-])(?P<node>[\w.-]{1,255}): tasks? (?P<tasks>\d[\d,-]{0,400}): Out Of Memory"
 )
 CANCELLED = re.compile(
     r"(?:STEP|JOB) (?P<job>[\w.+]{1,40}) ON (?P<node>\S{1,255}) CANCELLED AT (?P<when>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)"
@@ -83,15 +83,25 @@ SRUN_SIGNALS = {
 def slurm_oom(line: Line) -> Iterator[Event]:
     """The task number is the global rank only with one process for each task."""
     if found := OOM.search(near(line)):
+        tasks = rank_list(found["tasks"] or "", MOST_TASKS)
+        details: dict[str, Detail] = {"kills": number(found["n"])}
         yield line.event(
             "slurm-oom",
             role="cause",
             severity="critical",
             cause="host_oom_kill",
             host=found["node"] or line.host,
-            task=int(found["task"]) if found["task"] else line.peeled.task,
-            details={"kills": number(found["n"])},
+            task=_lone(tasks) if tasks else line.peeled.task,
+            details=details | {"tasks": tasks} if len(tasks) > 1 else details,
         )
+
+
+MOST_TASKS = 4096
+"""Tasks that one line is read as naming."""
+
+
+def _lone(tasks: tuple[int, ...]) -> int | None:
+    return tasks[0] if len(tasks) == 1 else None
 
 
 CANCELLED_FOR: dict[str, tuple[str, Role, Severity, str | None]] = {
@@ -138,7 +148,7 @@ def ray_memory(line: Line) -> Iterator[Event]:
 @parser(title="srun: a task ended", literals=[": task ", ": tasks "])
 def srun_exit(line: Line) -> Iterator[Event]:
     if found := TASK.search(near(line)):
-        tasks = rank_list(found["tasks"], 4096)
+        tasks = rank_list(found["tasks"], MOST_TASKS)
         name = SRUN_SIGNALS.get(found["what"]) or signal_name(number(found["code"]))
         cause = exit_role(name)[2]
         yield line.event(
@@ -147,7 +157,7 @@ def srun_exit(line: Line) -> Iterator[Event]:
             severity="error",
             cause=cause,
             host=found["node"],
-            task=tasks[0] if len(tasks) == 1 else None,
+            task=_lone(tasks),
             details={
                 "tasks": tasks,
                 "node": found["node"],

@@ -2,7 +2,7 @@
 
 `want`: `ranks` (rank → host, pid, local_rank, pci that the table must have), `known` (all ranks in the table), `gpus`
 (host → cards), `hosts_with_gpus`, `world_size`, `problems` (how each begins); after attribution, by the events'
-order: `attributed` (rank or null), `hosts_of_events`.
+order: `attributed` (rank or null), `listed` (the ranks that lines about several list), `hosts_of_events`.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ def test_case(path: Path) -> None:
     assert [r.path for r in named] == [r.path for r in its]
     if "attributed" in want:
         assert [e.rank for e in attributed] == want["attributed"]
+    if "listed" in want:
+        assert [list(e.details.get("ranks", ())) for e in attributed] == want["listed"]
     if "hosts_of_events" in want:
         assert [e.host for e in attributed] == want["hosts_of_events"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,9 @@ def test_verdict(name: str, tmp_path: Path) -> None:
         assert [row["rank"] for row in doc["ranks"]] == pile["ranks_known"]
     hosts = {host for incident in doc["incidents"] for host in incident["verdict"]["culprit_hosts"]}
     assert set(pile.get("hosts", ())) <= hosts
+    shown = json.dumps([incident["verdict"] for incident in doc["incidents"]], ensure_ascii=False)
+    assert [text for text in pile.get("says", ()) if text not in shown] == []
+    assert [text for text in pile.get("says_not", ()) if text in shown] == []
 
 
 @pytest.mark.parametrize("name", STARTS)

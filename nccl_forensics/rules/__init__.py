@@ -307,6 +307,17 @@ def rules() -> tuple[Rule, ...]:
     return tuple(sorted(_RULES, key=lambda one: one.__module__))  # whichever module was imported first
 
 
+def listed(event: Event) -> tuple[int, ...]:
+    """The ranks that a line lists, whoever wrote it."""
+    ranks = event.details.get("ranks")
+    return tuple(r for r in ranks if isinstance(r, int)) if isinstance(ranks, tuple) else ()
+
+
+def ranks_of(event: Event) -> tuple[int, ...]:
+    """The ranks that a launcher's line is about: one, those that it lists, or () where it names none."""
+    return (event.rank,) if event.rank is not None else listed(event)
+
+
 def at(event: Event) -> int:
     """For sorting and gaps inside one host: reference time, else uptime, else 0."""
     if event.time_ns is not None:

@@ -11,7 +11,7 @@ from nccl_forensics.identify import MOST_RANKS
 from nccl_forensics.layout import shape
 from nccl_forensics.messages import say, say_many
 from nccl_forensics.model import Event, Finding
-from nccl_forensics.rules import Case, number, rule, text, weight
+from nccl_forensics.rules import Case, listed, number, rule, text, weight
 from nccl_forensics.watchdogs import DEFAULT, OUTLIERS, reporter
 
 
@@ -53,7 +53,7 @@ def pytorch_names_them(case: Case) -> Iterator[Finding]:
     """monitoredBarrier and the store barrier name or count the ranks that did not come."""
     reached = {number(e, "reached_rank") for e in case.of("gloo-reached")}
     for event in case.of("monitored-barrier"):
-        ranks = tuple(r for r in _listed(event) if r not in reached)
+        ranks = tuple(r for r in listed(event) if r not in reached)
         # Rank 0 of the group writes it: if that is not rank 0 of the job, the numbers are those of some other group.
         fits = event.rank in (None, 0) and max(ranks, default=0) < (case.known.world_size or MOST_RANKS)
         if ranks and fits and not case.went_on(event):
@@ -88,11 +88,6 @@ def pytorch_names_them(case: Case) -> Iterator[Finding]:
                     events=barriers[:2],
                     inference=True,
                 )
-
-
-def _listed(event: Event) -> tuple[int, ...]:
-    ranks = event.details.get("ranks")
-    return tuple(r for r in ranks if isinstance(r, int)) if isinstance(ranks, tuple) else ()
 
 
 @rule
@@ -145,8 +140,8 @@ def _furthest_behind(report: Sequence[Event]) -> tuple[set[int], Event]:
         by_state.setdefault(text(event, "stood") or "", event)
     joined, finished = by_state.get("joined"), by_state.get("finished")
     event = by_state.get("never") or joined or finished or report[0]
-    ranks = set(_listed(event))
-    if event is joined and finished is not None and len(ranks) > max(1, OUTLIERS * len({*ranks, *_listed(finished)})):
+    ranks = set(listed(event))
+    if event is joined and finished is not None and len(ranks) > max(1, OUTLIERS * len({*ranks, *listed(finished)})):
         return set(), event  # a root that is done, and those that still wait for their part
     return (set() if number(event, "group_rank") in ranks else ranks), event
 

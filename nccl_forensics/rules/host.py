@@ -11,7 +11,8 @@ from nccl_forensics import catalog, words
 from nccl_forensics.identify import same_host
 from nccl_forensics.messages import say
 from nccl_forensics.model import Event, Finding
-from nccl_forensics.rules import ONE_START, SECOND, Case, at, number, rule, text, weight
+from nccl_forensics.rules import ONE_START, SECOND, Case, at, number, ranks_of, rule, text, weight
+from nccl_forensics.watchdogs import waiting_ranks
 
 GPU_FAMILIES = frozenset({"pcie", "nvidia"})
 """Families of kernel.toml that rules/gpu.py weighs."""
@@ -394,10 +395,36 @@ def _above(a: Event, b: Event) -> bool:
     return a.evidence.source == b.evidence.source and (a.evidence.line or 0) < (b.evidence.line or 0)
 
 
+AT_ONCE_S = 60
+"""Tasks that went over their limit within this time failed together; later ones may follow. Our judgement."""
+
+
 @rule
 def container_out_of_memory(case: Case) -> Iterator[Finding]:
     """Slurm and Kubernetes name the task or pod that was over its memory limit."""
-    for event in case.of("slurm-oom", "k8s-oom", "ray-oom")[:2]:
+    told = [e for e in case.of("slurm-oom") if ranks_of(e)]
+    first = min((e.time_ns for e in told if e.time_ns is not None), default=None)
+    told = [e for e in told if first is None or e.time_ns is None or e.time_ns - first <= AT_ONCE_S * SECOND]
+    ranks = tuple(sorted({r for e in told for r in ranks_of(e)}))
+    if len(ranks) > 1:  # their tasks, each on its line or all on one
+        waited = set(waiting_ranks(case.events))
+        ranks = tuple(r for r in ranks if r not in waited) or ranks
+        hosts = tuple(sorted({e.host for e in told if e.host}))
+        yield Finding(
+            cause="host_oom_kill",
+            says=say(
+                "{hosts}: {ranks} were killed at the job's memory limit",
+                hosts=words.listing(hosts) or say("The scheduler"),
+                ranks=words.ranks(ranks),
+            ),
+            weight=weight("kernel_cause"),
+            ranks=ranks,
+            hosts=hosts,
+            events=tuple(told[:4]),
+            onset_ns=first,
+        )
+    one_by_one = () if len(ranks) > 1 else case.of("slurm-oom")
+    for event in (*one_by_one, *case.of("k8s-oom", "ray-oom"))[:2]:
         ranks = (event.rank,) if event.rank is not None else ()
         yield Finding(
             cause="host_oom_kill",

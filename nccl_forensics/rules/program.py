@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from nccl_forensics import words
 from nccl_forensics.identify import same_host
-from nccl_forensics.messages import say
+from nccl_forensics.messages import say, say_many
 from nccl_forensics.model import Event, Finding
-from nccl_forensics.rules import Case, number, pulse, rule, text, weight
+from nccl_forensics.rules import Case, listed, number, pulse, ranks_of, rule, text, weight
 from nccl_forensics.watchdogs import waiting_ranks
 
 SPECIFIC = {
@@ -58,21 +58,17 @@ def rank_of(case: Case, event: Event) -> int | None:
 
 
 def _where(event: Event, *ranks: int) -> str:
-    if ranks or event.rank is not None:
-        return words.ranks(ranks if event.rank is None else (event.rank,))
+    if whose := ranks_of(event) or ranks:
+        return words.ranks(whose)
     if event.host:
         return say("a process on {host}", host=event.host)
     return say("a process")
 
 
 def _subject(case: Case, event: Event) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    listed = event.details.get("ranks")
-    if (
-        event.kind == "storage-error"
-        and isinstance(listed, tuple)
-        and (told := tuple(r for r in listed if isinstance(r, int)))
-    ):
-        return told, ()  # whoever wrote the line only counts up who failed
+    if told := listed(event):
+        # in a list of failures whoever wrote it only counts up who failed
+        return told, (event.host,) if event.host and event.kind != "storage-error" else ()
     rank = rank_of(case, event)
     host = event.host
     if rank is not None and event.rank is None and (place := case.known.ranks.get(rank)) is not None and place.host:
@@ -188,7 +184,9 @@ def exceptions(case: Case) -> Iterator[Finding]:
         )
 
 
-SIGNALS = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"})
+CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"})
+"""What the processor raises for what the process itself did."""
+SIGNALS = frozenset({"SIGKILL", *CRASHES})
 """What a process does not send itself; SIGABRT is NCCL's own abort and SIGTERM the launcher's, both consequences."""
 
 
@@ -201,30 +199,40 @@ def killed(case: Case) -> Iterator[Finding]:
     for event in exits:
         if text(event, "signal") == "SIGKILL" and any(_told(e, event) for e in told):
             continue  # the launcher's own SIGKILL after its SIGTERM was ignored
-        key = (event.rank if event.rank is not None else event.pid, event.host if event.rank is None else None)
-        if event.rank is None and any(e.rank is not None and e.pid == event.pid for e in exits):
+        whose = ranks_of(event)
+        if len(whose) > 1 and any(e.evidence != event.evidence for e in case.of("srun-exit") if _failed(e)):
+            continue  # srun clears up behind a task that failed
+        key = (whose or event.pid, None if whose else event.host)
+        if not whose and any(e.rank is not None and e.pid == event.pid for e in exits):
             continue
         best.setdefault(key, event)
     waited = set(waiting_ranks(case.events))
     for event in best.values():
         signal = text(event, "signal")
         ranks, hosts = _subject(case, event)
-        penalty = weight("reported_itself") if event.rank in waited else 0.0
+        penalty = weight("reported_itself") if ranks and waited.issuperset(ranks) else 0.0
         noticed = case.of("watchdog-timeout")
         if noticed and _after(case, event, noticed[0]):
             penalty += weight("too_late")  # the launcher kills what does not end by itself
         spoke = any(e.rank == event.rank and e.kind == "python-exception" and e.role == "cause" for e in case.events)
+        crash = _crash(case, event) if signal in CRASHES else None
         yield Finding(
             cause="process_signal",
             says=_where(event).capitalize()
             + (say(" (pid {pid})", pid=event.pid) if event.pid is not None else "")
             + say(" ended by {signal}", signal=signal)
-            + ("" if spoke else say(" without a message of its own")),
+            + (
+                say("; its stack ends in {place}", place=text(crash, "place") or text(crash, "call"))
+                if crash is not None
+                else ""
+                if spoke
+                else say_many(" without a message of its own", " without a message of their own", len(ranks) or 1)
+            ),
             weight=weight("killed_from_outside") + penalty + (weight("spoke_before_signal") if spoke else 0.0),
             ranks=ranks,
             hosts=hosts,
-            events=(event,),
-            detail=signal,
+            events=(event, crash) if crash is not None else (event,),
+            detail="crash" if signal in CRASHES else signal,
             onset_ns=event.time_ns,
         )
         rising = pulse.memory_rise(case, "host_rss_bytes", event.rank)
@@ -359,6 +367,20 @@ def ran_out_of_data(case: Case) -> Iterator[Finding]:
         events=tuple(ended[:2]),
         onset_ns=ended[0].time_ns,
     )
+
+
+def _crash(case: Case, event: Event) -> Event | None:
+    """The stack that Python wrote when this process crashed (faulthandler)."""
+    for stack in case.of("process-stack"):
+        mine = stack.rank == event.rank if event.rank is not None else stack.pid is not None and stack.pid == event.pid
+        if mine and text(stack, "crash"):
+            return stack
+    return None
+
+
+def _failed(event: Event) -> bool:
+    """Did tasks end by themselves, and not by the signals with which srun stops them?"""
+    return text(event, "signal") not in ("SIGTERM", "SIGKILL") and number(event, "code") != 0
 
 
 def _told(sent: Event, ended: Event) -> bool:

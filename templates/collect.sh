@@ -90,6 +90,12 @@ run() {
     [ -s "$top/$file" ] || rm -f "$top/$file"
 }
 
+# copy FOLDER PATH: a file or folder of this node, into FOLDER of the collection.
+copy() {
+    mkdir -p "$top/$1" && cp -R "$2" "$top/$1/" 2>"$work/errors" && got "$1/${2##*/} (from $2)" && return
+    lacks "$1/${2##*/}" "$(head -n 1 "$work/errors" | cut -c1-200)"
+}
+
 # --- kernel, clocks ----------------------------------------------------------------------------------------------------
 run "$limit" dmesg.txt dmesg
 run "$limit" dmesg-wall.txt dmesg -T
@@ -105,6 +111,16 @@ run "$limit" clock-timedatectl.txt timedatectl
 run "$limit" clock-chrony.txt chronyc -n tracking
 run "$limit" uptime.txt cat /proc/uptime
 
+# What the kernel said as it died, where firmware or systemd kept it.
+kept=0
+for path in /sys/fs/pstore/* /var/lib/systemd/pstore/*; do
+    if [ -r "$path" ]; then
+        copy pstore "$path"
+        kept=$((kept + 1))
+    fi
+done
+[ "$kept" -gt 0 ] || lacks pstore "no last words of a kernel in /sys/fs/pstore or /var/lib/systemd/pstore (reading them needs root)"
+
 # --- GPUs, boards, network, file systems -------------------------------------------------------------------------------
 run "$limit" nvidia-smi-L.txt nvidia-smi -L
 run "$limit" nvidia-smi-q.txt nvidia-smi -q
@@ -114,6 +130,8 @@ run "$limit" nvidia-smi-query.csv nvidia-smi \
     --format=csv
 run "$limit" lspci.txt lspci -D -vvv
 run "$limit" dmidecode.txt dmidecode -t baseboard -t 39
+run "$limit" bmc-sel.txt ipmitool sel elist
+run "$limit" bmc-sensors.txt ipmitool sdr elist
 run "$limit" ibstat.txt ibstat
 for path in /sys/class/net/*; do
     name=${path##*/}
@@ -129,24 +147,20 @@ run "$limit" kubernetes-nodes.txt kubectl get nodes -o wide
 run "$limit" kubernetes-events.txt kubectl get events -A --sort-by=.lastTimestamp
 
 # --- the job's own files -----------------------------------------------------------------------------------------------
-copy() {
-    mkdir -p "$top/job" && cp -R "$1" "$top/job/" 2>"$work/errors" && got "job/${1##*/} (from $1)" && return
-    lacks "job/${1##*/}" "$(head -n 1 "$work/errors" | cut -c1-200)"
-}
 newline='
 '
 IFS=$newline
 # unquoted on purpose: patterns are expanded, one a line
 # shellcheck disable=SC2086
 for path in $wanted; do
-    if [ -e "$path" ]; then copy "$path"; else lacks "job/${path##*/}" "there is no $path"; fi
+    if [ -e "$path" ]; then copy job "$path"; else lacks "job/${path##*/}" "there is no $path"; fi
 done
 found=0
 for prefix in "${TORCH_FR_DUMP_TEMP_FILE:-}" "${TORCH_NCCL_DEBUG_INFO_TEMP_FILE:-}" /tmp/nccl_trace_rank_ /tmp/comm_lib_trace_rank_; do
     [ -n "$prefix" ] || continue
     for path in "$prefix"*; do
         if [ -f "$path" ] && [ ! -e "$top/job/${path##*/}" ]; then
-            copy "$path"
+            copy job "$path"
             found=$((found + 1))
         fi
     done

@@ -34,6 +34,8 @@ TOOLS = {
     "lspci": 'echo "0000:c1:00.0 3D controller: NVIDIA Corporation GH100 [H100] (rev ff)"',
     "df": 'echo "Filesystem     Type  Size  Used Avail Use% Mounted on"; echo "/dev/sda1 ext4 100G 50G 50G 50% /"',
     "mount": 'echo "/dev/sda1 on / type ext4 (rw,relatime)"',
+    "ipmitool": 'case "$*" in "sel elist") echo "  1a | 11/25/2026 | 10:00:02 | Power Supply PSU2 Status | '
+    'Failure detected () | Asserted";; *) exit 1;; esac',
     "id": "echo 1000",
 }
 
@@ -77,10 +79,33 @@ def test_it_gathers_what_there_is_and_says_what_is_missing(here: Path, node: Pat
     assert "missing  ibstat.txt: no ibstat on this node" in said
     assert "missing  journal-kernel-boot-1.txt: journalctl" in said
     assert "missing  job/nowhere.log: there is no /nowhere.log" in said
+    assert "missing  pstore: no last words of a kernel" in said
     assert "missing  nvidia-bug-report.log.gz: needs root" in said
     for row in json.loads(ended(run("inspect", made, "--json", "-"), 0).output)["inputs"]:
         assert row["format"] != "unknown", row
         assert row["host"] in ("node-a", None), row
+
+
+def test_it_takes_the_last_words_of_a_kernel_and_the_board(here: Path, node: Path) -> None:
+    """What firmware or systemd kept of a panic lies in folders of the system: the script is pointed at one of ours."""
+    kept = node / "pstore" / "7530486857247752193"
+    kept.mkdir(parents=True)
+    panic = "Panic#1 Part1\n<0>[  201.77] Kernel panic - not syncing: Fatal exception\n"
+    (kept / "dmesg.txt").write_text(panic, encoding="utf-8")
+    script = node / "collect.sh"
+    text = SCRIPT.read_text(encoding="utf-8")
+    script.write_text(text.replace("/var/lib/systemd/pstore/*", f"{node}/pstore/*"), encoding="utf-8")
+    env = {"PATH": str(node / "tools"), "TMPDIR": str(node)}
+    done = subprocess.run(
+        [*SHELLS[0], str(script), "-o", str(here), "-t", "1"], env=env, capture_output=True, timeout=120
+    )
+    (made,) = here.iterdir()
+    with tarfile.open(made) as archive:
+        names = archive.getnames()
+    assert {"node-a/pstore/7530486857247752193/dmesg.txt", "node-a/bmc-sel.txt"} <= set(names), done.stderr
+    ended(run("analyze", made, "--json", "found.json", "--quiet"), 0)
+    kinds = {e["kind"] for e in json.loads((here / "found.json").read_text(encoding="utf-8"))["events"]}
+    assert {"panic", "sel-psu"} <= kinds
 
 
 def test_the_command_prints_the_script() -> None:

@@ -110,7 +110,7 @@ def summary(verdict: Verdict, top: Hypothesis | None, case: Case) -> str:
         open_ = verdict.cannot_exclude
         dark = _undumped(open_, case)
         nothing = say_many(": nothing of it is in the files", ": nothing of them is in the files", len(open_))
-        silent = set(dark) - {e.rank for e in case.events}
+        silent = set(dark) - {e.rank for e in case.events} - {r.rank for r in case.rows}
         why = nothing if silent == set(open_) else ""
         rest = say(" {who} cannot be excluded{why}.", who=words.ranks(open_).capitalize(), why=why) if open_ else ""
         seen = next((f.says for h in (top,) if h for f in h.findings if f.inference and not f.ranks), "")

@@ -365,6 +365,8 @@ class _Job:
     problems: list[Problem] = field(default_factory=list)
     index: dict[int, dict[int, Key]] = field(default_factory=lambda: defaultdict(dict))
     """Rank → its dump's own index of a group → the group."""
+    older: frozenset[int] = frozenset()
+    """Ranks of which there is a dump, of an earlier moment than all others': left out, so they are without data."""
     _tokens: dict[int, list[Any]] = field(default_factory=dict)
 
     @property
@@ -1225,6 +1227,7 @@ def reconstruct(dumps: Sequence[Dump], *, expected_world: int | None = None) -> 
             problems.append(Problem(says=says, source=chosen[rank].path))
         rest = {rank: dump for rank, dump in chosen.items() if rank not in old}
         job = _job(rest, max(expected_world or 0, len(job.world)), problems)
+        job.older = frozenset(old)
     verdict = _Verdict(job)
     verdict.judge()
     return verdict.result()
@@ -1703,6 +1706,17 @@ class _Verdict:
             )
             at = [x for x in behind if x in group.members]
             self._add(behind, "gpu_other", GAPS, says, group, _witnesses(group, group.agreed, [*at, *group.arrived]))
+        elif len(everybody) == 1 and top.seq is not None and job.older & set(everybody):
+            # It did not stop writing dumps: this file was copied, or its newest one overwritten, at another moment.
+            says = say(
+                "Every member of group {label} with a dump of this moment stands in collective {seq} ({shape}); the "
+                "dump of {older} is of an earlier one, and tells nothing of it.",
+                label=top.label,
+                seq=top.seq,
+                shape=_shape(top.op(top.seq)),
+                older=_ranks(everybody),
+            )
+            self._add((), "rank_not_arrived", -1.0, says, top, _witnesses(top, top.seq, top.arrived))
         elif len(everybody) == 1 and top.seq is not None:
             (rank,) = everybody
             says = say(

@@ -174,6 +174,7 @@ class Job:
     only_active: bool = False
     version: str = "2.10"
     dead: set[int] = field(default_factory=set)
+    round_ns: int = 10**7
 
     def run(self, rounds: int, skew: dict[int, int] | None = None) -> list[Dump]:
         """The dumps after `rounds`, or of each rank at its own round (`skew`)."""
@@ -278,16 +279,16 @@ class Job:
             state = "scheduled"
             if not lenient:
                 state = "completed" if over else "started" if self.timing and one["start"] is not None else "scheduled"
-            began = t0 + one["start"] * 10**7 if self.timing and one["start"] is not None else None
+            began = t0 + one["start"] * self.round_ns if self.timing and one["start"] is not None else None
             entry = {
                 "record_id": number, "pg_id": pg, "process_group": (op.group, self.groups[op.group][0]),
                 "collective_seq_id": one["seq"], "p2p_seq_id": one["p2p"], "op_id": one["op_id"],
                 "profiling_name": name,
-                "time_created_ns": t0 + one["at"] * 10**7 + number, "input_sizes": [[op.size]],
+                "time_created_ns": t0 + one["at"] * self.round_ns + number, "input_sizes": [[op.size]],
                 "output_sizes": [[op.size]],
                 "input_dtypes": [op.dtype], "output_dtypes": [op.dtype], "state": state,
                 "time_discovered_started_ns": began,
-                "time_discovered_completed_ns": t0 + one["end"] * 10**7 if over and not lenient else None,
+                "time_discovered_completed_ns": t0 + one["end"] * self.round_ns if over and not lenient else None,
                 "retired": over, "timeout_ms": 600000, "is_p2p": op.peer is not None,
             }  # fmt: skip
             if self.stacks:
@@ -547,6 +548,27 @@ def test_a_finished_job_is_healthy() -> None:
     assert made.healthy
     assert made.suspects == ()
     assert made.cannot_exclude == ()
+
+
+def _hangs_at_last(rank: int) -> Job:
+    job = ddp(4, 12)
+    job.round_ns = 60 * 10**9
+    job.programs[rank][-3:] = ["hang"]
+    return job
+
+
+def test_a_dump_of_long_before_says_nothing_of_the_hang() -> None:
+    """Its peers went on with that rank for minutes: the file was copied, or its successor lost, at another time."""
+    made = collectives.reconstruct(_hangs_at_last(2).run(200, {2: 9}))
+    assert [p.says for p in made.problems if "rank 2 is older" in p.says]
+    assert not any(x.ranks or x.weight > 0 for x in made.suspects)
+    assert made.cannot_exclude == (2,)
+
+
+def test_a_dump_of_the_hang_names_who_is_behind() -> None:
+    """Near miss: the same job, and the rank's dump is as new as the others'."""
+    made = collectives.reconstruct(_hangs_at_last(2).run(200))
+    assert [x.ranks for x in made.suspects] == [(2,)]
 
 
 def test_groups_entered_in_different_order_are_a_deadlock() -> None:

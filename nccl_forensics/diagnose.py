@@ -57,7 +57,7 @@ SAME_STORY = {
     ),
     "process_signal": frozenset({"host_oom_kill", "node_lost", "shm_full"}),
     "process_missing": frozenset({"process_signal", "node_lost", "host_oom_kill", "python_exception", "cuda_oom"}),
-    "dataloader_failure": frozenset({"shm_full"}),
+    "dataloader_failure": frozenset({"shm_full", "host_oom_kill"}),
     "store_lost": frozenset(
         {"node_lost", "python_exception", "gpu_app_fault", "process_signal", "process_missing", "gpu_memory"}
     ),
@@ -68,6 +68,8 @@ SAME_STORY = {
     "rank_busy": frozenset({"storage_stall"}),
 }
 """What the same failure also looks like: the hypothesis on the left gives way to one on the right, on one subject."""
+PROVED = frozenset({("dataloader_failure", "host_oom_kill")})
+"""Pairs of those in which the right one must be stated by a line, not only inferred."""
 STANDS_ALONE = 1.5
 """Log-odds of its own lines from which on a cause gains by its place without reserve. Our judgement."""
 WORTH_CITING = 0.5
@@ -346,7 +348,7 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
             and other.total() > EXPLAINS
             and _same_subject(draft, other)
             and (
-                other.cause in SAME_STORY.get(draft.cause, ())
+                (other.cause in SAME_STORY.get(draft.cause, ()) and _may_explain(other, draft))
                 or (draft.cause in advice.LOCATES and other.cause not in advice.LOCATES and (draft.ranks & other.ranks))
             )
         ]
@@ -360,6 +362,10 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
             continue
         kept.append(draft)
     return kept
+
+
+def _may_explain(other: _Draft, draft: _Draft) -> bool:
+    return (draft.cause, other.cause) not in PROVED or any(not f.inference and f.weight > 0 for f in other.findings)
 
 
 def _likely_ranks(draft: _Draft, case: Case) -> set[int]:

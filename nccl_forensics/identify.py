@@ -450,7 +450,7 @@ def identify(
             claim(
                 event.rank, 1, host=canonical.get(short(where), where) if where else None, local_rank=event.local_rank
             )
-            if event.kind == "rank-identity":
+            if event.kind in ("rank-identity", "spawned"):
                 claim(event.rank, 50, host=host, pid=event.pid, pci=event.gpu_pci)
         for key in ("world_size", "expected_world"):
             if isinstance(size := d.get(key), int) and 0 < size <= MOST_RANKS:

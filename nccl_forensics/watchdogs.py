@@ -362,7 +362,7 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
     )
 
 
-START_KINDS = frozenset({"nccl-init", "rank-identity", "world-size", "setting", "torch-version"})
+START_KINDS = frozenset({"nccl-init", "rank-identity", "spawned", "world-size", "setting", "torch-version"})
 """Lines of a process's start, which tell nothing of how it ended."""
 
 

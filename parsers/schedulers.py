@@ -6,6 +6,7 @@ Examples:
 slurmstepd: error: *** JOB 14915246 ON node-01 CANCELLED AT 2026-08-02T22:00:00 DUE TO TIME LIMIT ***
 srun: error: node-a: task 0: Aborted (core dumped)
 slurmstepd: error: Detected 1 oom-kill event(s) in StepId=123.0 cgroup.
+[launch.py:256:main] process 217005 spawned with command: ['/usr/bin/python3', '-u', 'train.py', '--local_rank=5']
 mpirun noticed that process rank 3 with PID 1234 on node node-b exited on signal 9 (Killed).
 """
 
@@ -56,6 +57,10 @@ RAY_IP = re.compile(r"(?:Worker IP address: |\bip=)(?P<ip>[\w.:]{3,60})")
 RAY_MORE = re.compile(r"\[repeated (?P<n>\d{1,9})x across cluster\]")
 DEEPSPEED = re.compile(r"\[launch\.py:\d{1,5}:sigkill_handler\].{0,20000}?exits with return code = (?P<code>-?\d{1,6})")
 DS_KILL = re.compile(r"\[launch\.py:\d{1,5}:sigkill_handler\].{0,40}?Killing subprocess (?P<pid>\d{1,9})")
+DS_SPAWNED = re.compile(
+    r"\[launch\.py:\d{1,5}:main\] process (?P<pid>\d{1,9}) spawned with command: "
+    r".{0,2000}?--local[_-]rank[= ',]{1,4}(?P<local>\d{1,5})\b"
+)
 PDSH = re.compile(r"pdsh@\S{1,255}: (?P<host>[\w.-]{1,255}): ssh exited with exit code (?P<code>\d{1,3})")
 MPI = re.compile(
     r"noticed that process rank (?P<rank>\d{1,7}) with PID (?P<pid>\d{1,9}) on node (?P<host>\S{1,255}) exited"
@@ -230,7 +235,10 @@ def ray_dedup(line: Line) -> Iterator[Event]:
         yield line.event("ray-dedup", role="context", details={"hidden": int(found["n"])})
 
 
-@parser(title="DeepSpeed's launcher", literals=[":sigkill_handler]", ": ssh exited with exit code"])
+@parser(
+    title="DeepSpeed's launcher",
+    literals=[":sigkill_handler]", ": ssh exited with exit code", " spawned with command: "],
+)
 def deepspeed(line: Line) -> Iterator[Event]:
     """`--local_rank` in the quoted command is the last child's, not the failed one's."""
     text = near(line)
@@ -252,6 +260,10 @@ def deepspeed(line: Line) -> Iterator[Event]:
             rank=None,
             local_rank=None,
             details={"code": code, "signal": name},
+        )
+    elif found := DS_SPAWNED.search(text):
+        yield line.event(
+            "spawned", role="context", rank=None, local_rank=int(found["local"]), pid=int(found["pid"]), details={}
         )
     elif found := PDSH.search(line.raw.decode("utf-8", "backslashreplace")):
         yield line.event(

@@ -70,6 +70,8 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
                 ranks.add(event.rank)
             elif pid is not None and (rank := case.known.rank_of_pid(host, pid)) is not None:
                 ranks.add(rank)
+            elif pid is not None:
+                ranks |= _loader_of(case, host, pid)
         if cause == "host_oom_kill" and any(
             e.rank in ranks and number(e, "code") in (-9, 137) for e in case.of("exit")
         ):
@@ -256,13 +258,22 @@ def log_stops(case: Case) -> Iterator[Finding]:
             )
 
 
+def _loader_of(case: Case, host: str | None, pid: int) -> set[int]:
+    """The ranks that say that this process was their data loader's worker."""
+    return {
+        e.rank
+        for e in case.of("dataloader-killed")
+        if e.rank is not None and number(e, "worker_pid") == pid and same_host(e.host, host)
+    }
+
+
 def _no_rank(case: Case, inside: list[Event], host: str | None) -> bool:
     """Are all ranks' process ids there known, and none was killed? Containers count their own, so only a hint."""
     mine = [p for p in case.known.ranks.values() if p.host is None or host is None or same_host(p.host, host)]
     killed = {pid for e in inside if (pid := number(e, "pid") or e.pid) is not None}
     if any(number(e, "code") in (-9, 137) and (not host or same_host(e.host, host)) for e in case.of("exit")):
         return False  # a rank there did end by SIGKILL: that it has another number in its container means nothing
-    told = {number(e, "pid") or e.pid for e in case.of("dataloader-killed")}
+    told = {number(e, "worker_pid") for e in case.of("dataloader-killed")}
     return (
         bool(mine and killed) and all(p.pid is not None for p in mine) and not killed & (told | {p.pid for p in mine})
     )

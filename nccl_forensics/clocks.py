@@ -26,6 +26,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from nccl_forensics import between
 from nccl_forensics.identify import short
 from nccl_forensics.model import ClockRow, Event, InputError, InputRow, Stamp
+from nccl_forensics.sniff import HOST_FORMATS
 from nccl_forensics.words import SECOND, is_dated, moment
 
 if TYPE_CHECKING:
@@ -72,23 +73,12 @@ class Arrival:
     last_ns: int
 
 
-HOST_FORMATS = frozenset(
-    {
-        "kernel",
-        "journal",
-        "journal-json",
-        "journal-export",
-        "syslog",
-        "nvidia-bug-report",
-        "fabric-manager",
-        "nvidia-smi",
-    }
-)
-"""Files that a host writes on its own clock; a job's log is often written in a container, on UTC."""
 COINCIDENCE_S = 60
 """A lost GPU stops its peers within the next collective; only used to choose between two zones. Our judgement."""
 SKEW_S = 120
-"""How far a host's clock may be off when a zone is deduced from dumps: far less than a quarter of an hour."""
+"""How far two hosts' clocks are likely to differ at most where nothing in the pile compares them: what is claimed must
+hold for `UNCOMPARED_S`, what is only weighed, and a zone, which is a matter of quarters of an hour, for this. Our
+judgement; NTP keeps far less."""
 
 
 UNCOMPARED_S = 300

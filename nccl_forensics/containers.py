@@ -18,6 +18,7 @@ from nccl_forensics import identify, words
 from nccl_forensics.identify import short
 from nccl_forensics.messages import say
 from nccl_forensics.model import Event, InputRow, Problem, text
+from nccl_forensics.sniff import OF_ONE_HOST
 
 LONG_ID = re.compile(r"(?<![0-9a-f])([0-9a-f]{12})[0-9a-f]{52}(?![0-9a-f])")
 """A container's id in a control group's path; docker names the container after its first 12 digits."""
@@ -43,7 +44,7 @@ def joined(rows: Sequence[InputRow], events: Sequence[Event]) -> tuple[list[Even
     The container's name stays in the event's details (`container`).
     """
     files = identify.hosts_of_files(rows, events)
-    own = {r.path: name for r in rows if r.format in identify.OF_ONE_HOST and (name := files.get(r.path))}
+    own = {r.path: name for r in rows if r.format in OF_ONE_HOST and (name := files.get(r.path))}
     machines = {short(name): name for name in own.values()}
     spoken = {short(e.host): e.host for e in events if e.host and short(e.host) not in machines}
     said, others = _Nodes(), _Nodes()

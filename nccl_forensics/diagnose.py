@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 
 from nccl_forensics import advice, catalog, words
-from nccl_forensics.clocks import HOST_FORMATS, Aligned
+from nccl_forensics.clocks import SKEW_S, Aligned
 from nccl_forensics.identify import Identities, same_host, short
 from nccl_forensics.messages import joined, numbered, say
 from nccl_forensics.model import (
@@ -32,7 +32,8 @@ from nccl_forensics.model import (
     Reconstruction,
     Verdict,
 )
-from nccl_forensics.rules import DETECTED, SECOND, SKEW_S, Case, findings, number, pulse, text, weight
+from nccl_forensics.rules import DETECTED, SECOND, Case, findings, number, pulse, text, weight
+from nccl_forensics.sniff import HOST_FORMATS
 from nccl_forensics.watchdogs import reporting_ranks, waiting_ranks
 from nccl_forensics.words import is_dated
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from nccl_forensics import roster
 from nccl_forensics.model import Event, Gpu, InputError, InputRow, Problem
 from nccl_forensics.roster import MOST_RANKS as MOST_RANKS
+from nccl_forensics.sniff import OF_ONE_HOST
 
 RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[ _-]?(\d{1,6})(?![\d])(?!-\d)", re.I)
 """`rank3.log`, `comm_lib_trace_rank_3`; not `rank0-3.log`, which is a range."""
@@ -67,17 +68,25 @@ class Identities:
     stated: bool = False
     """The user said who ran where (`--hosts`)."""
     problems: tuple[Problem, ...] = ()
-    _ranks_by: dict[tuple[str, object], list[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
-    """("pid", process id) or ("pci", address) → the ranks that have it."""
-    _ranks_on: dict[str, tuple[int, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
-    """Host, as somebody spells it → the ranks on it, where they have been asked for."""
+    _ranks_by: dict[tuple[str, object], dict[str | None, list[int]]] = field(
+        init=False, repr=False, compare=False, default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+    """("pid", process id) or ("pci", address) → short name of a host → the ranks that have it there."""
+    _ranks_on: dict[str | None, list[int]] = field(
+        init=False, repr=False, compare=False, default_factory=lambda: defaultdict(list)
+    )
+    """Short name of a host → the ranks on it."""
+    _gpus_on: dict[str | None, list[Gpu]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         for rank, place in self.ranks.items():
+            host = short(place.host) if place.host is not None else None
+            self._ranks_on[host].append(rank)
             if place.pid is not None:
-                self._ranks_by.setdefault(("pid", place.pid), []).append(rank)
+                self._ranks_by["pid", place.pid][host].append(rank)
             if place.gpu is not None and place.gpu.pci is not None:
-                self._ranks_by.setdefault(("pci", place.gpu.pci), []).append(rank)
+                self._ranks_by["pci", place.gpu.pci][host].append(rank)
+        self._gpus_on.update(_by_host(self.gpus))
 
     def size(self, seen: Iterable[int] = ()) -> int | None:
         """How many ranks, if these are seen beside those in the table; None where that can't be told."""
@@ -89,8 +98,17 @@ class Identities:
 
     def rank_of_gpu(self, host: str | None, pci: str | None) -> int | None:
         """The rank that ran on this GPU, if exactly one can have."""
-        found = {r for r in self._ranks_by.get(("pci", pci), ()) if same_host(self.ranks[r].host, host)}
-        return found.pop() if len(found) == 1 else None
+        found = self._having("pci", pci, host)
+        return found[0] if len(found) == 1 else None
+
+    def _having(self, what: str, value: object, host: str | None) -> list[int]:
+        """The ranks with this address or process id that can be on this host."""
+        if (what, value) not in self._ranks_by:
+            return []
+        by_host = self._ranks_by[what, value]
+        if host is None:
+            return [rank for ranks in by_host.values() for rank in ranks]
+        return [*by_host.get(short(host), ()), *by_host.get(None, ())]
 
     def likely_rank_of_gpu(self, host: str | None, pci: str | None) -> int | None:
         """The rank that uses this card if rank n of a node uses the n-th card that it sees. Only a hint.
@@ -100,7 +118,7 @@ class Identities:
         gpu = self.gpu(host, pci) if pci else None
         if gpu is None or host is None:
             return None
-        alone = self.machines == {short(host)} and not any(p.host for p in self.ranks.values())
+        alone = self.machines == {short(host)} and self._ranks_on.keys() <= {None}
         if not alone and not self.ranks_on(host):
             return self._in_container(host, gpu)
         seen = next((cards for name, cards in self.visible.items() if same_host(name, host)), None)
@@ -109,14 +127,9 @@ class Identities:
         else:
             places = [n for n, card in enumerate(seen or ()) if _is_card(card, gpu)]
             place = places[0] if len(places) == 1 else None
+        here = self.ranks if alone else self.ranks_on(host)
         found = [
-            r
-            for r, p in self.ranks.items()
-            if place is not None
-            and p.gpu is None
-            and p.local_rank == place
-            and (alone or p.host)
-            and same_host(p.host, host)
+            r for r in here if place is not None and self.ranks[r].gpu is None and self.ranks[r].local_rank == place
         ]
         return found[0] if len(found) == 1 else None
 
@@ -145,7 +158,7 @@ class Identities:
     def _in_container(self, host: str, gpu: Gpu) -> int | None:
         if short(host) not in self.machines:
             return None
-        found = self._ranks_by.get(("pci", gpu.pci), [])
+        found = self._having("pci", gpu.pci, None)
         if len(found) != 1 or any(p.gpu is None or p.gpu.pci is None for p in self.ranks.values()):
             return None  # a rank whose card is not known can be the one
         name = self.ranks[found[0]].host
@@ -153,26 +166,36 @@ class Identities:
 
     def rank_of_pid(self, host: str | None, pid: int | None) -> int | None:
         """The rank with this process id, if exactly one can have it. Container and host pids differ: only a hint."""
-        found = {r for r in self._ranks_by.get(("pid", pid), ()) if same_host(self.ranks[r].host, host)}
-        return found.pop() if len(found) == 1 else None
+        found = self._having("pid", pid, host)
+        return found[0] if len(found) == 1 else None
 
     def ranks_on(self, host: str | None) -> tuple[int, ...]:
-        if not host:
-            return ()
-        found = self._ranks_on.get(host)
-        if found is None:
-            found = tuple(sorted(r for r, p in self.ranks.items() if p.host and same_host(p.host, host)))
-            self._ranks_on[host] = found
-        return found
+        return tuple(sorted(self._ranks_on.get(short(host), ()))) if host else ()
 
     def gpu(self, host: str | None, pci: str) -> Gpu:
         """All that is known of the GPU at this address."""
-        for name, gpus in self.gpus.items():
-            if same_host(name, host):
-                for gpu in gpus:
-                    if gpu.pci == pci:
-                        return gpu if gpu.host or not host else replace(gpu, host=host)
+        for gpu in _cards_on(self._gpus_on, host):
+            if gpu.pci == pci:
+                return gpu if gpu.host or not host else replace(gpu, host=host)
         return Gpu(host=host, pci=pci)
+
+
+def _by_host(gpus: Mapping[str | None, Iterable[Gpu]]) -> dict[str | None, list[Gpu]]:
+    """Short name of a host → the cards that files mention there."""
+    found: dict[str | None, list[Gpu]] = defaultdict(list)
+    for host, cards in gpus.items():
+        found[short(host) if host is not None else None] += cards
+    return dict(found)
+
+
+def _cards_on(by_host: Mapping[str | None, list[Gpu]], host: str | None) -> Iterator[Gpu]:
+    """The cards that can be this host's, those of no stated host first."""
+    if host is None:
+        for cards in by_host.values():
+            yield from cards
+        return
+    yield from by_host.get(None, ())
+    yield from by_host.get(short(host), ())
 
 
 def _is_card(card: str, gpu: Gpu) -> bool:
@@ -330,11 +353,6 @@ def _told_by_some(events: Sequence[Event]) -> set[str]:
     return {source for source, seats in named.items() if wrote[source] - seats}
 
 
-OF_ONE_HOST = frozenset(
-    {"kernel", "journal", "journal-json", "journal-export", "syslog", "nvidia-smi", "nvidia-bug-report"}
-    | {"lspci", "dcgm-diagnostic", "gpu-burn", "gpu-topology", "bmc", "network-ports", "file-systems"}
-)
-"""Files that are about the machine they were written on."""
 MACHINE = re.compile(r"[a-z]{2}[a-z0-9]*(?:-[a-z0-9]+)*-?\d+[a-z]?", re.I)
 NOT_MACHINES = re.compile(
     r"(?:rank|attempt|step|epoch|checkpoint|ckpt|job|slurm|run|trial|seed|log|logs|part|tmp|version|v|out|case|dump|fr"
@@ -466,6 +484,7 @@ def identify(
 
     problems += _contradicted(hosts or {}, claims, machines)
     ranks: dict[int, Place] = {}
+    cards_by_host = _by_host(gpus)
     disputed: set[int] = set()
     for rank, fields in sorted(claims.items()):
         chosen: dict[str, object] = {}
@@ -484,7 +503,7 @@ def identify(
                 )
                 continue
             chosen[key] = best
-        ranks[rank] = _place(chosen, gpus)
+        ranks[rank] = _place(chosen, cards_by_host)
     _last_one(ranks, events, canonical, widest)
     world = worlds.most_common(1)[0][0] if worlds else _listed_world(hosts or ())
     _of_files(ranks, events, sources, world)
@@ -699,15 +718,13 @@ def _between(ranks: dict[int, Place], placed: Mapping[int, Place], everyone: set
                 ranks[rank] = replace(ranks.get(rank, Place()), host=names[host])
 
 
-def _place(chosen: Mapping[str, object], gpus: Mapping[str | None, tuple[Gpu, ...]]) -> Place:
+def _place(chosen: Mapping[str, object], gpus: Mapping[str | None, list[Gpu]]) -> Place:
     host = chosen.get("host")
     pci, index = chosen.get("pci"), chosen.get("index")
     gpu: Gpu | None = None
-    for name, listed in gpus.items():
-        if host is None or same_host(name, str(host)):
-            for one in listed:
-                if (pci is not None and one.pci == pci) or (pci is None and index is not None and one.index == index):
-                    gpu = one
+    for one in _cards_on(gpus, str(host) if host is not None else None):
+        if (pci is not None and one.pci == pci) or (pci is None and index is not None and one.index == index):
+            gpu = one
     if gpu is None and pci is not None:
         gpu = Gpu(host=str(host) if host else None, pci=str(pci))
     local, pid = chosen.get("local_rank"), chosen.get("pid")

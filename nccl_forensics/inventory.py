@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from nccl_forensics import words
+from nccl_forensics.sniff import KERNEL_FORMATS
 from nccl_forensics.visible import visible
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from nccl_forensics.pipeline import Analysis
 
 WIDTH = 100
-KERNEL_FORMATS = frozenset({"kernel", "journal", "journal-json", "journal-export", "syslog", "nvidia-bug-report"})
-"""Files that hold a host's kernel log."""
 DUMP = "flight-recorder"
 TELLING = 3
 """Kinds named for each file."""
@@ -119,7 +118,7 @@ def _when(ns: int | None) -> str | None:
 
 def _coverage(analysis: Analysis, rows: Sequence[InputRow], by_file: Mapping[str, Sequence[Event]]) -> dict[str, Any]:
     """Who is covered by what: kernel logs for each host, log and dump for each rank."""
-    from nccl_forensics.identify import OF_OTHERS
+    from nccl_forensics.identify import OF_OTHERS, short
 
     known, events = analysis.known, analysis.events
     formats = {r.path: r.format for r in rows}
@@ -152,18 +151,25 @@ def _coverage(analysis: Analysis, rows: Sequence[InputRow], by_file: Mapping[str
     names = _names(
         [*placed.values(), *(h for h in (*kernel, *reports, *smi) if h), *(e.host for e in events if e.host)]
     )
+    on: dict[str, list[int]] = defaultdict(list)
+    for rank, at in placed.items():
+        on[short(at)].append(rank)
+    files: dict[str, list[str]] = defaultdict(list)
+    for where, found in kernel.items():
+        if where:
+            files[short(where)] += found
+    reported, shown = {short(h) for h in reports if h}, {short(h) for h in smi if h}
     table = []
     for name in names:
-        mine = sorted(r for r, h in placed.items() if _same(h, name))
-        paths = [p for h, found in kernel.items() if h and _same(h, name) for p in found]
+        mine, paths = sorted(on[short(name)]), files[short(name)]
         table.append(
             {
                 "host": name,
                 "ranks": mine,
                 "kernel_log": bool(paths),
                 "kernel_files": paths[:50],
-                "bug_report": any(h and _same(h, name) for h in reports),
-                "nvidia_smi": any(h and _same(h, name) for h in smi),
+                "bug_report": short(name) in reported,
+                "nvidia_smi": short(name) in shown,
                 "logs": sorted(set(mine) & logs),
                 "dumps": sorted(set(mine) & dumps),
             }
@@ -181,13 +187,6 @@ def _coverage(analysis: Analysis, rows: Sequence[InputRow], by_file: Mapping[str
         "hosts": table,
         "kernel_logs_of_unknown_host": kernel.get(None, [])[:50],
     }
-
-
-def _same(a: str, b: str) -> bool:
-    """Do both name one machine, one perhaps with its domain?"""
-    from nccl_forensics.identify import same_host
-
-    return same_host(a, b)
 
 
 def _names(found: Iterable[str]) -> list[str]:
@@ -262,8 +261,11 @@ def _missing(analysis: Analysis, coverage: Mapping[str, Any]) -> list[dict[str, 
         )
     elif job and len(ranks["with_gpu"]) < len(expected) and not any(h["nvidia_smi"] for h in hosts):
         ask("which GPU each rank ran on", "to lay a lost card to a rank", "nvidia-smi -L > nvidia-smi-$(hostname).txt")
+    from nccl_forensics.identify import short
+
     hurt = _names({e.host for e in analysis.events if e.role == "cause" and e.cause in GPU_FAULTS and e.host})
-    without = [h for h in hurt if not any(_same(h, x["host"]) and x["bug_report"] for x in hosts)]
+    reported = {short(x["host"]) for x in hosts if x["bug_report"]}
+    without = [h for h in hurt if short(h) not in reported]
     if without:
         why = "its GPU failed: state of all cards, slots and links; before a reboot if it can be had"
         ask(f"NVIDIA bug report of {_list(without)}", why, "sudo nvidia-bug-report.sh")

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from nccl_forensics import words
-from nccl_forensics.clocks import HOST_FORMATS
 from nccl_forensics.identify import Identities
 from nccl_forensics.messages import say
 from nccl_forensics.model import Event, Incident, InputRow
+from nccl_forensics.sniff import HOST_FORMATS
 
 Who = TypeVar("Who", bound=Hashable)
 

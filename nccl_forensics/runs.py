@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from nccl_forensics.clocks import HOST_FORMATS, Aligned
-from nccl_forensics.identify import NOBODY, OF_ONE_HOST, Identities, Place, same_host
+from nccl_forensics.clocks import Aligned
+from nccl_forensics.identify import NOBODY, Identities, Place, same_host
 from nccl_forensics.messages import joined, say, say_many
 from nccl_forensics.model import Event, Incident, InputRow, Problem, number, text
 from nccl_forensics.rules import DETECTED, JOB_KINDS, SECOND
+from nccl_forensics.sniff import OF_ONE_HOST
 from nccl_forensics.words import is_dated, moment
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def spans(aligned: Aligned, dumps: Sequence[Dump], rows: Sequence[InputRow]) -> 
     A host's line belongs to the span that it falls into, and also to the next if the job was down; what is no failure,
     what stays broken, and what no clock can place is seen by all.
     """
-    hosts = {r.path for r in rows if r.format in HOST_FORMATS or r.format in OF_ONE_HOST}
+    hosts = {r.path for r in rows if r.format in OF_ONE_HOST}
     of_job = {e.evidence.source for e in aligned.events if e.kind in JOB_KINDS or e.kind in STARTS} - hosts
     found = _starts([e for e in aligned.events if e.evidence.source in of_job])
     if not found:

@@ -112,6 +112,15 @@ _OWN = re.compile(
 )
 """How the files begin that this tool writes."""
 
+KERNEL_FORMATS = frozenset({"kernel", "journal", "journal-json", "journal-export", "syslog", "nvidia-bug-report"})
+"""Files in which a kernel's lines are expected."""
+HOST_FORMATS = KERNEL_FORMATS | {"fabric-manager", "nvidia-smi"}
+"""Files that a host writes on its own clock; a job's log is often written in a container, on UTC."""
+OF_ONE_HOST = HOST_FORMATS | {
+    *("lspci", "dcgm-diagnostic", "gpu-burn", "gpu-topology", "bmc", "network-ports", "file-systems"),
+}
+"""Files that are about the machine they were written on."""
+
 
 def is_own(head: bytes) -> bool:
     """Was a file that begins so written by this tool? Then it is no evidence, and may be written over."""

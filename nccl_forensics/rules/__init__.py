@@ -19,12 +19,13 @@ from typing import Any, TypeVar
 
 from nccl_forensics import words
 from nccl_forensics.catalog import weight as weight
-from nccl_forensics.clocks import HOST_FORMATS, Aligned
+from nccl_forensics.clocks import SKEW_S, Aligned
 from nccl_forensics.identify import Identities
 from nccl_forensics.messages import say
 from nccl_forensics.model import Detail, Event, Finding, InputRow, Reconstruction
 from nccl_forensics.model import number as number
 from nccl_forensics.model import text as text
+from nccl_forensics.sniff import HOST_FORMATS
 from nccl_forensics.words import SECOND as SECOND
 from nccl_forensics.words import is_dated
 
@@ -268,9 +269,6 @@ class Case:
         return 0.0, None
 
 
-SKEW_S = 120
-"""How far two hosts' clocks are likely to differ at most where nothing in the pile compares them: what is claimed has
-to hold for `clocks.UNCOMPARED_S`, what is only weighed for this. Our judgement; NTP keeps far less."""
 ONE_START = 25
 """Lines within which several boot messages belong to one start. Our judgement."""
 STARTS_ANEW = ("restart", "nccl-init", "exit", "sigterm-sent", "watchdog-timeout")

@@ -169,6 +169,16 @@ class Identities:
         found = self._having("pid", pid, host)
         return found[0] if len(found) == 1 else None
 
+    def unused(self, host: str | None, pci: str | None) -> bool:
+        """Is it shown that no rank ran on this card? The host and the cards of all ranks have to be known."""
+        mine = self.ranks_on(host)
+        if pci is None or not mine or self.disputed or len(self.ranks) < (self.size() or 0):
+            return False
+        if any(p.host is None for p in self.ranks.values()):
+            return False
+        cards = {g.pci if (g := self.ranks[r].gpu) is not None else None for r in mine}
+        return None not in cards and pci not in cards
+
     def ranks_on(self, host: str | None) -> tuple[int, ...]:
         return tuple(sorted(self._ranks_on.get(short(host), ()))) if host else ()
 

@@ -225,6 +225,11 @@ class Case:
                 starts.append(event.time_ns - waited * 1_000_000)
         return min(starts, default=None)
 
+    @staticmethod
+    def margin_ns(a: Event, b: Event, slack: int) -> int:
+        """How far their times must be apart for their order to be weighed; `slack`: for it to be claimed."""
+        return min(slack, (a.uncertainty_ns or 0) + (b.uncertainty_ns or 0) + SKEW_S * SECOND)
+
     def timing(self, event: Event) -> tuple[float, str | None]:
         """(log-odds, words) for when this event came relative to the job's failure; (0, None) if there is no job."""
         if not self.job:
@@ -248,7 +253,7 @@ class Case:
                 return weight("earlier_boot"), say("it is from an earlier boot, and its clock's zone is not known")
             return weight("order_unknown"), say("its clock's zone is not known, so the order cannot be shown")
         onset = self.onset_ns if self.onset_ns is not None else seen.time_ns
-        margin = min(slack, (event.uncertainty_ns or 0) + (seen.uncertainty_ns or 0) + SKEW_S * SECOND)
+        margin = self.margin_ns(event, seen, slack)
         if is_dated(event.time_ns) != is_dated(seen.time_ns):
             return weight("order_unknown"), say("the year of one of them is not known")
         if order is False and event.time_ns - seen.time_ns > margin + 2 * SECOND:

@@ -85,6 +85,12 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
         foreign = cause == "host_oom_kill" and not ranks and case.job and _no_rank(case, inside, host)
         if foreign:
             shift, why = shift + weight("foreign_pid"), say("its process id is none of the ranks'")
+        elif first.kind in OF_PROCESSES and not ranks and all(_stranger(case, e) for e in near):
+            shift, why = shift + weight("foreign_pid"), say("the process is none of a training job's")
+        if cause == "nic_link_down" and _one_machine(case):
+            shift, why = shift + weight("no_network"), say("all ranks of the job ran on this host")
+        elif (gone := _over(case, near)) is not None:
+            shift, why = weight("long_before"), gone
         kinds = {e.kind for e in near}
         if all(_families()[e.kind] == "report" and e.kind in ASIDE for e in near):
             value = 0.4
@@ -196,13 +202,110 @@ JOB_PROGRAMS = ("python", "pt_", "torchrun", "ray", "train", "deepspeed", "srun"
 """How the processes of a training job are called in the kernel's eyes (comm, 15 characters)."""
 
 
+def _for_all(comm: str) -> bool:
+    return comm.lower().startswith(KERNEL_THREADS)
+
+
 def _stranger(case: Case, event: Event) -> bool:
-    """Did the kernel kill somebody else's process? Its name is known and is no training job's, its pid no rank's."""
+    """Is it about somebody else's process? Its name is known and is no training job's, its pid no rank's."""
     comm = text(event, "comm") or text(event, "task")
     pid = number(event, "pid") or event.pid
-    if comm is None or comm.lower().startswith(JOB_PROGRAMS):
+    if comm is None or comm.lower().startswith(JOB_PROGRAMS) or (event.kind == "hung-task" and _for_all(comm)):
         return False
     return case.known.rank_of_pid(event.host, pid) is None
+
+
+OF_PROCESSES = frozenset({"segfault", "trap", "arm-fault", "audit-abend", "coredump", "hung-task"})
+"""Kinds that are about one process, which they name."""
+KERNEL_THREADS = (
+    *(
+        "jbd2",
+        "kworker",
+        "xfsaild",
+        "xfs",
+        "flush",
+        "nfsd",
+        "nfsv4",
+        "kjournald",
+        "md",
+        "dm",
+        "ext4",
+        "btrfs",
+        "kswapd",
+    ),
+    *(
+        "khugepaged",
+        "kcompactd",
+        "ptlrpcd",
+        "ll_",
+        "ldlm",
+        "mdt",
+        "ceph",
+        "cifsd",
+        "txg_",
+        "z_",
+        "spl_",
+        "systemd",
+        "init",
+    ),
+)
+"""Beginnings of the names of threads and services that all processes of a host depend on."""
+ENDS = {"nfs-not-responding": "nfs-ok", "lustre-lost": "lustre-restored", "nvme-timeout": "nvme-abort-ok"}
+"""A disturbance → the kernel's line that it is over."""
+AGAIN_S = {
+    "soft-lockup": 60,
+    "workqueue-lockup": 90,
+    "tsc-unstable": 60,
+    "irq-nobody": 60,
+    "blk-io-error": 90,
+    "nvme-timeout": 90,
+    "rcu-stall": 300,
+    "rcu-starved": 300,
+    "hung-task": 300,
+}
+"""Seconds within which the kernel says it again as long as it lasts: the softlockup watchdog looks every 4 s and tells
+after 20 (kernel.watchdog_thresh), RCU after 21 s and then after three times that, hung tasks are looked for every 120 s
+(kernel.hung_task_timeout_secs), block devices time out after 30 s. With something to spare."""
+NAMES = ("server", "target", "ctrl", "dev")
+"""Details by which two lines can be seen to be about different things."""
+
+
+def _over(case: Case, near: list[Event]) -> str | None:
+    """Words for a disturbance that had ended before any rank began to wait, and so held up none; None: it had not.
+
+    Without a job, only what the kernel itself says to be over is.
+    """
+    ends, said = [], True
+    for event in near:
+        if event.time_ns is None:
+            return None
+        end = min((at(e) for e in case.on(event.host, ENDS.get(event.kind, "")) if _ended(event, e)), default=None)
+        if end is None:
+            if event.kind not in AGAIN_S:
+                return None
+            end, said = event.time_ns + AGAIN_S[event.kind] * SECOND, False
+        ends.append(end)
+    last = max(ends)
+    if not case.job:
+        return say("it was over after {time}", time=words.duration((last - at(near[0])) / SECOND)) if said else None
+    seen = case.detected
+    begin = case.onset_ns if case.onset_ns is not None else seen.time_ns if seen is not None else None
+    slack = case.aligned.slack_ns(near[0], seen) if seen is not None and seen.time_ns is not None else None
+    if seen is None or begin is None or slack is None or last + case.margin_ns(near[0], seen, slack) >= begin:
+        return None
+    return say("it was over {time} before the first rank began to wait", time=words.duration((begin - last) / SECOND))
+
+
+def _ended(event: Event, end: Event) -> bool:
+    """Is `end` the end of that very disturbance?"""
+    told = [(text(event, k), text(end, k)) for k in NAMES if text(event, k) and text(end, k)]
+    return end.time_ns is not None and at(end) >= at(event) and all(a == b for a, b in told)
+
+
+def _one_machine(case: Case) -> bool:
+    """Did all ranks of the job run on one host?"""
+    hosts = {p.host for p in case.known.ranks.values()}
+    return len(hosts) == 1 and None not in hosts and len(case.known.ranks) == (case.known.size() or 0) > 1
 
 
 SHUTDOWN_LINES = 400

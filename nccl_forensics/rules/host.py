@@ -91,6 +91,8 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
             shift, why = shift + weight("no_network"), say("all ranks of the job ran on this host")
         elif (gone := _over(case, near)) is not None:
             shift, why = weight("long_before"), gone
+        elif not case.job and len(near) == 1 and first.kind in AGAIN_S:
+            shift, why = shift + weight("only_once"), say("once, and nothing here shows that it stopped a job")
         kinds = {e.kind for e in near}
         if all(_families()[e.kind] == "report" and e.kind in ASIDE for e in near):
             value = 0.4

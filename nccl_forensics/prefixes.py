@@ -900,6 +900,8 @@ _NOT_HOSTS = """
     call code rip rsp modules thermal perf hrtimer input device-mapper loop squashfs iommu selinux apparmor
 """
 _NO_HOSTS = frozenset(_NOT_HOSTS.split())
+_BAR_HEAD = re.compile(r" {0,3}\d{1,3}%\||\d{1,12}it \[", re.ASCII)
+"""tqdm writes what it counts before its bar: `Evaluating:  43%|`."""
 _VALUE = re.compile(r"[-+]?\d[\d.e+-]*(?:\s*$|\s*[|,;])")
 
 
@@ -921,6 +923,8 @@ def _agree(
             text = text[cri.end() :] if cri else text[found[1] :].removeprefix(" ")
         m = pattern.match(text)
         if m is None and (not text.strip() or "%|" in text or text.startswith((" ", "\t", "#", "Traceback"))):
+            continue
+        if m is not None and pattern is _WORD and _BAR_HEAD.match(text, m.end()) and _HOSTLIKE.fullmatch(m[1]) is None:
             continue
         voters += 1
         if m is not None and (pattern is _TASK or _may_be_host(m[1], text[m.end() :])):
@@ -948,6 +952,9 @@ def _launcher_host(text: str, peeled: Peeled, line: Line) -> str | None:
         or not text.startswith(" ", m.end() - 1)
         or not _may_be_host(m[1], text[m.end() :])
     ):
+        return None
+    known: dict[str, int] = line.window.state.get("hosts", {})
+    if _BAR_HEAD.match(text, m.end()) and _HOSTLIKE.fullmatch(m[1]) is None and known.get(m[1]) != 1:
         return None
     if not _is_host(m[1], line):
         return None

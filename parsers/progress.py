@@ -164,6 +164,7 @@ STAGES: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
 KINDS: tuple[tuple[str, str], ...] = (
     ("tokeniz", "tokenizing"),
     ("preprocess", "preprocessing"),
+    ("sanity", "validation"),
     ("valid", "validation"),
     ("eval", "validation"),
     ("sav", "saving checkpoint"),
@@ -171,6 +172,7 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("load", "loading"),
     ("download", "loading"),
     ("map", "preprocessing"),
+    ("split", "preprocessing"),
 )
 """Words in front of a progress bar and the stage they mean."""
 ELSEWHERE = re.compile(

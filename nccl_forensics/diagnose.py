@@ -534,7 +534,9 @@ def _incident(number_: int, found: Sequence[Finding], case: Case) -> Incident | 
         and not any(id(f) in chosen for f in h.findings)
     ) + tuple(advice.settings(case))
     waited = None
-    struck_on = {e.clock for f in (top.findings if top else ()) for e in f.events if e.time_ns == onset}
+    struck_on = {
+        e.clock for f in (top.findings if top else ()) for e in f.events if onset is not None and e.time_ns == onset
+    }
     guessed = {c for c in (*struck_on, seen.clock if seen else None) if c in case.aligned.assumed}
     if guessed and len(struck_on | ({seen.clock} if seen else set())) > 1:
         detected = None if seen is not None and seen.clock in guessed else detected

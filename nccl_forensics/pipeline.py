@@ -500,7 +500,7 @@ def _by_span(
             incidents.append(runs.cost(made, span, spans[n + 1] if n + 1 < len(spans) else None))
             of.append(span)
             newest, groups = known, found
-    return tuple(runs.together(incidents, of)), newest, groups, [*problems, *runs.left_out(spans)]
+    return tuple(runs.together(incidents, of, spans[-1])), newest, groups, [*problems, *runs.left_out(spans)]
 
 
 def _from_dumps(dumps: Sequence[Any], known: identify.Identities) -> Reconstruction:

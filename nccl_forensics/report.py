@@ -1274,12 +1274,24 @@ def _graph(waits: Sequence[Doc], culprits: set[int]) -> GraphView | None:
     return GraphView(picture=picture, labels=tuple(labels))
 
 
-BESIDE = {"setting": N_("A setting"), "pulse": N_("Before it failed"), "restarts": N_("Started again")}
+def _job(incident: Doc) -> str:
+    """Which start of which job failed, and what its launcher did about it; nothing where there was one start."""
+    parts = [clean(said(incident["job"]), 120)] if incident.get("job") else []
+    if incident.get("attempt") is not None:
+        parts.append(_("start no. {n}").format(n=incident["attempt"] + 1))
+    told = [_upper(", ".join(parts)) + "."] if parts else []
+    told += [clean(said(c["says"])) for c in incident.get("contributing") or () if c.get("kind") == "restarts"]
+    return " ".join(told)
+
+
+BESIDE = {"setting": N_("A setting"), "pulse": N_("Before it failed")}
 """Titles of rows that name no cause, by their `kind`."""
 
 
 def _contributing(incident: Doc, lookup: Lookup) -> Iterator[tuple[str, str, str]]:
     for row in incident.get("contributing") or ():
+        if row.get("kind") == "restarts":
+            continue  # stands among the facts
         where = lookup.where(row.get("source"), row.get("line")) if row.get("source") else ""
         yield (
             _word(BESIDE.get(str(row.get("kind")), "")) or cause_title(str(row["cause"])),
@@ -1302,6 +1314,8 @@ def _facts(incident: Doc, lookup: Lookup) -> Iterator[tuple[str, str]]:
     elif gpus:
         who += ": " + ", ".join(gpu_words(g) for g in gpus[:8])
     yield _("Who"), _upper(who) if who else _("Nobody is named")
+    if job := _job(incident):
+        yield _("Job"), job
     yield _("What"), _collective(incident)
     onset, error = micros(incident["onset"]), incident.get("onset_uncertainty_s")
     detected = micros(incident["detected"])
@@ -2033,6 +2047,8 @@ def _ticket_rows(doc: Doc) -> list[TicketLine]:
     facts = dict(_facts(first, lookup))
     if len(incidents) == 1:
         rows.append(TicketLine(label=_("Result"), text=f"{_headline(verdict, lookup.host_of)} ({_sure(verdict)})"))
+    if _("Job") in facts:
+        rows.append(TicketLine(label=_("Job"), text=clean(facts[_("Job")], TICKET_CHARS)))
     rows.append(TicketLine(label=_("Summary"), text=clean(said(verdict["summary"]), TICKET_CHARS)))
     if len(incidents) == 1:
         rows.append(TicketLine(label=_("What"), text=facts[_("What")]))

@@ -454,7 +454,7 @@ def places(own: Sequence[Identities], whole: Identities) -> list[Identities]:
 
 
 def left_out(spans: Sequence[Span]) -> list[Problem]:
-    """A word on the starts that make no incident."""
+    """A word on the starts that make no incident, but for one behind an incident, which `together` tells of."""
     said = []
     old = [s for s in spans if s.failed and not s.kept]
     if old:
@@ -468,12 +468,10 @@ def left_out(spans: Sequence[Span]) -> list[Problem]:
             most=MOST_SPANS,
         )
         said.append(Problem(says=says))
-    for span in [s for s in spans if not s.failed and s.began is not None][-MOST_SPANS:]:
+    ran_on = spans[-1] if any(s.failed for s in spans) else None
+    for span in [s for s in spans if not s.failed and s.began is not None and s is not ran_on][-MOST_SPANS:]:
         when = say(", at {time},", time=moment(span.began_ns)) if span.began_ns is not None else ""
-        if span is spans[-1]:
-            says = say("The job's last start{when} shows no failure: it is no incident.", when=when)
-        else:
-            says = say("A start of the job{when} shows no failure: it is no incident.", when=when)
+        says = say("A start of the job{when} shows no failure: it is no incident.", when=when)
         said.append(Problem(says=says, source=span.began.evidence.source if span.began else None))
     return said
 
@@ -510,10 +508,11 @@ def _between(old: int | None, new: int | None) -> float | None:
     return (new - old) / SECOND
 
 
-def together(incidents: Sequence[Incident], spans: Sequence[Span]) -> list[Incident]:
-    """The incidents, the last one with a word on the others: whether it was one cause each time, and no start is left.
+def together(incidents: Sequence[Incident], spans: Sequence[Span], end: Span) -> list[Incident]:
+    """The incidents, the last one with a word on the others and on what came after it.
 
-    `incidents` and `spans` belong together, one by one.
+    Was it one cause each time, is no start left, did the job run on? `incidents` and `spans` belong together, one by
+    one; `end` is the last span, failed or not.
     """
     made = list(incidents)
     if not made:
@@ -539,9 +538,13 @@ def together(incidents: Sequence[Incident], spans: Sequence[Span]) -> list[Incid
         says.append(say("The job failed {n} times; the logs do not tell why.", n=len(mine)))
     elif len(mine) > 1:
         says.append(say("The job failed {n} times, and not each time for the same cause.", n=len(mine)))
+    if not end.failed:
+        when = say(", at {time},", time=moment(end.began_ns)) if end.began_ns is not None else ""
+        says.append(say("Its last start{when} shows no failure.", when=when))
     if says:
         row: dict[str, Any] = {"cause": mine[-1].verdict.cause if one else "undetermined", "kind": "restarts"}
-        place = last.began.evidence if last.began is not None else None
+        shown = last.began if end.failed else end.began
+        place = shown.evidence if shown is not None else None
         row |= {"says": joined(says, " "), "source": place and place.source, "line": place and place.line}
         made[-1] = replace(made[-1], contributing=(*made[-1].contributing, row))
     return made

@@ -78,7 +78,7 @@ def test_last_words_of_an_attempt_are_no_failure_of_the_next() -> None:
     on = [{"kind": "progress", "rank": 1, "step": n, "at": 200 + n} for n in range(9)]
     found = analyzed(case(failing(1, 0), restart(2, 2, 100), late, on))
     assert [i.attempt for i in found.incidents] == [0]
-    assert any("The job's last start" in p.says for p in found.problems)
+    assert [str(row["says"])[:15] for row in found.incidents[0].contributing] == ["Its last start,"]
 
 
 @pytest.mark.parametrize("name", ["two-attempts-two-culprits", "one-fault-burned-all-restarts"])

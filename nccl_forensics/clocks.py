@@ -491,7 +491,7 @@ def align(
             )
         )
     aligned = _compared(placed, clocks, frozenset(assumed), dumps, places or {}, entered)
-    return replace(aligned, events=tuple(_sorted(between.bounded(aligned.events, by_path, aligned.assumed))))
+    return replace(aligned, events=tuple(ordered(between.bounded(aligned.events, by_path, aligned.assumed))))
 
 
 def _compared(
@@ -898,7 +898,7 @@ def _mark(event: Event) -> tuple[object, ...]:
     return event.details.get("xid"), event.gpu_pci, event.stamp.boot_ns // 1000
 
 
-def _sorted(events: Sequence[Event]) -> list[Event]:
+def ordered(events: Sequence[Event]) -> list[Event]:
     """By time; events without one stand behind the last timed event of their own file (or before the first)."""
     last: dict[str, int] = {}
     for event in reversed(events):

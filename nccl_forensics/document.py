@@ -347,6 +347,7 @@ def _incident(i: Incident, primary: int | None) -> dict[str, Any]:
         "verdict": _verdict(i.verdict),
         "contributing": contributing,
         "cost": dict(i.cost) if i.cost is not None else None,
+        **({"job": i.job} if i.job is not None else {}),
         **({"attempt": i.attempt} if i.attempt is not None else {}),
         "groups": [_group(g) for g in i.groups[:64]],
         "waits": [

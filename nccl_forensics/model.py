@@ -412,3 +412,5 @@ class Incident:
     ranks: tuple[Rank, ...] = ()
     attempt: int | None = None
     """Which start of its run by the launcher failed here, from 0; None where the job was started once."""
+    job: str | None = None
+    """Which job of several in the pile, as people call it."""

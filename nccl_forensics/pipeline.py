@@ -9,15 +9,17 @@ import stat
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import tzinfo
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from nccl_forensics import clocks, containers, diagnose, identify, inspector, rates, runs, sniff, watchdogs
+from nccl_forensics import clocks, containers, diagnose, identify, inspector, jobs, rates, runs, sniff, watchdogs, words
 from nccl_forensics.clocks import Aligned
 from nccl_forensics.collect import File, Limits, Source, _Totals, collect, files, sources
+from nccl_forensics.messages import say
 from nccl_forensics.model import Event, Incident, InputRow, Problem, Rank, Reconstruction
 from nccl_forensics.plugins import Parser, Parsers, Stream, parsers
 from nccl_forensics.scan import UNREAD, Line, Often, Scanner
@@ -406,10 +408,76 @@ def conclude(
     places: Mapping[int, identify.Place] | None = None,
     window: Window | None = None,
 ) -> Analysis:
-    """From what the files gave to incidents: the part that needs all files at once.
+    """From what the files gave to incidents: the part that needs all files at once. Several jobs are taken one by one.
 
     `window` limits what is reconstructed and weighed; who is who and what the clocks read is learned from all lines.
     """
+
+    def one(pile: Sequence[Parsed]) -> Analysis:
+        return _one_job(pile, zone=zone, year=year, places=places, window=window)
+
+    events = [e for p in parsed for e in p.events]
+    dumps = [v for p in parsed for v in p.values if not isinstance(v, inspector.Timed)]
+    found, said = jobs.apart([p.row for p in parsed], events, dumps) if places is None else ([], ())
+    failed = {e.evidence.source for e in events if runs.fails(e)} | {d.path for d in dumps}
+    if not any(job.kept and job.sources & failed for job in found):
+        made = one(parsed)
+        return replace(made, problems=(*made.problems, *said)) if said and not found else made
+    taken = frozenset().union(*(job.sources for job in found))
+    piles = [[p for p in parsed if p.row.path in job.sources or p.row.path not in taken] for job in found]
+    made_of = [(job, one(pile)) for job, pile in zip(found, piles, strict=True) if job.kept]
+    return _several(made_of, failed, [p.row for p in parsed], said)
+
+
+def _several(
+    made: Sequence[tuple[jobs.Job, Analysis]],
+    failed: AbstractSet[str],
+    rows: Sequence[InputRow],
+    said: Sequence[Problem],
+) -> Analysis:
+    """The analyses of several jobs as one; what they share, such as hosts' logs, as the newest failure reads it."""
+    told = [(i, n) for n, (job, its) in enumerate(made) if job.sources & failed for i in its.incidents]
+    told.sort(key=lambda x: next((t for t in (x[0].onset_ns, x[0].detected_ns, x[0].ended_ns) if t is not None), 0))
+    incidents = tuple(replace(i, id=k, job=made[n][0].name) for k, (i, n) in enumerate(told, 1))
+    of = told[-1][1] if told else len(made) - 1
+    newest = made[of][1]
+    problems = [*said, *newest.problems]
+    read: dict[str, InputRow] = {}
+    events = list(newest.events)
+    ticks = {c.clock: c for c in newest.clocks}
+    gpus = dict(newest.known.gpus)
+    for n, (job, its) in enumerate(made):
+        read |= {r.path: r for r in its.rows if r.path in job.sources or (n == of and r.path not in read)}
+        if n != of:
+            events += [e for e in its.events if e.evidence.source in job.sources]
+            problems += its.problems
+            ticks = {**{c.clock: c for c in its.clocks}, **ticks}
+            gpus = {**its.known.gpus, **gpus}
+        if job.name is not None and not job.sources & failed:
+            says = say("{job} shows no failure: it is no incident.", job=words.sentence(job.name))
+            problems.append(Problem(says=says))
+    return replace(
+        newest,
+        rows=tuple(read.get(r.path, r) for r in rows),
+        events=tuple(clocks.ordered(events)),
+        known=replace(newest.known, gpus=gpus),
+        clocks=tuple(ticks[key] for key in sorted(ticks)),
+        incidents=incidents,
+        primary=len(incidents) or None,
+        ranks=incidents[-1].ranks if incidents else newest.ranks,
+        problems=tuple(dict.fromkeys(problems)),
+    )
+
+
+def _one_job(
+    parsed: Sequence[Parsed],
+    *,
+    zone: tzinfo | None,
+    year: int | None,
+    places: Mapping[int, identify.Place] | None,
+    window: Window | None,
+) -> Analysis:
+    """As `conclude`, for one job."""
     told = _Told("identify")
     rows: Sequence[InputRow] = [p.row for p in parsed]
     events: Sequence[Event] = [e for p in parsed for e in p.events]

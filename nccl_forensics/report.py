@@ -517,6 +517,8 @@ class IncidentView:
     status: str
     status_word: str
     headline: str
+    start: str
+    """Which start of which job; empty where there was one."""
     sure: str
     summary: str
     facts: tuple[tuple[str, str], ...]
@@ -1274,12 +1276,17 @@ def _graph(waits: Sequence[Doc], culprits: set[int]) -> GraphView | None:
     return GraphView(picture=picture, labels=tuple(labels))
 
 
-def _job(incident: Doc) -> str:
-    """Which start of which job failed, and what its launcher did about it; nothing where there was one start."""
+def _start(incident: Doc) -> str:
+    """Which start of which job failed; nothing where the pile tells of one job that was started once."""
     parts = [clean(said(incident["job"]), 120)] if incident.get("job") else []
     if incident.get("attempt") is not None:
         parts.append(_("start no. {n}").format(n=incident["attempt"] + 1))
-    told = [_upper(", ".join(parts)) + "."] if parts else []
+    return _upper(", ".join(parts))
+
+
+def _job(incident: Doc) -> str:
+    """The same, and what was found of all its starts together."""
+    told = [f"{start}."] if (start := _start(incident)) else []
     told += [clean(said(c["says"])) for c in incident.get("contributing") or () if c.get("kind") == "restarts"]
     return " ".join(told)
 
@@ -1493,6 +1500,7 @@ def _incident(doc: Doc, incident: Doc, lookup: Lookup, table_rows: int) -> Incid
         else _("Nobody could be cleared."),
         unknown=tuple(sentence(clean(said(x))) for x in unknown),
         cannot_exclude=ranks_words(excluded) if excluded else "",
+        start=_start(incident),
         onset=_("time not known") if onset is None and detected is None else when,
         steps=some(steps, MAX_STEPS),
         weights=any(s.weight for s in steps[:MAX_STEPS]),
@@ -2035,7 +2043,8 @@ def _ticket_rows(doc: Doc) -> list[TicketLine]:
             rows.append(
                 TicketLine(
                     label=_("No. {n}").format(n=i["id"]),
-                    text=f"{_headline(v, lookup.host_of)} ({_(STATUS_WORDS[v['status']]).lower()}, {_sure(v)}), "
+                    text=(f"{_start(i)}: " if i.get("job") else "")
+                    + f"{_headline(v, lookup.host_of)} ({_(STATUS_WORDS[v['status']]).lower()}, {_sure(v)}), "
                     + (_("time not known") if when is None else f"{moment(when, i.get('onset_uncertainty_s'))} UTC"),
                 )
             )

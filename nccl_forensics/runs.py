@@ -158,17 +158,20 @@ def _failed(events: Sequence[Event], start: _Start | None) -> bool:
     worked = False
     for event in events:
         worked = worked or event.kind in STARTS or _step(event) is not None
-        if event.kind not in JOB_KINDS or not (
-            event.kind in DETECTED or event.kind in GAVE_UP or event.role == "cause"
-        ):
+        if not fails(event):
             continue
-        if event.role == "context" and event.kind not in ENDED:
-            continue  # it was caught
         if start is None or event.evidence.source in start.lines or worked:
             return True
         if event.time_ns is None or start.at_ns is None or event.time_ns > start.at_ns + LINGER_S * SECOND:
             return True
     return False
+
+
+def fails(event: Event) -> bool:
+    """Is this a line of a job that failed?"""
+    if event.role == "context" and event.kind not in ENDED:
+        return False  # it was caught
+    return event.kind in JOB_KINDS and (event.kind in DETECTED or event.kind in GAVE_UP or event.role == "cause")
 
 
 def _step(event: Event) -> int | None:

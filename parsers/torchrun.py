@@ -57,7 +57,7 @@ RESTART = re.compile(
 )
 RESULT = re.compile(
     r"^\s*(?P<name>restart_count|group_rank|group_world_size|global_ranks|global_world_sizes"
-    r"|master_addr)=(?P<value>.{0,20000})"
+    r"|master_addr|master_port)=(?P<value>.{0,20000})"
 )
 SPAWNED = re.compile(
     r"process (?P<local>\d{1,5}) terminated with (?:signal (?P<signal>SIG[A-Z0-9]{1,10})|exit code (?P<code>\d{1,3}))"
@@ -200,6 +200,9 @@ def torchrun_rendezvous(line: Line) -> Iterator[Event]:
         "group_rank": number(told["group_rank"]) if told.get("group_rank", "").isdigit() else None,
         "restart_count": number(told["restart_count"]) if told.get("restart_count", "").isdigit() else None,
         "world_size": world[0] if world else None,
+        "master": f"{told['master_addr']}:{told['master_port']}"
+        if {"master_addr", "master_port"} <= set(told)
+        else None,
     }
     attempt = details["restart_count"]
     yield line.event("rendezvous", role="context", attempt=attempt, details=details)

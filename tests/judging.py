@@ -73,7 +73,10 @@ def _surely_wrong(incident: Mapping[str, Any], expect: Mapping[str, Any], causes
 
 
 def judged(doc: Mapping[str, Any], expect: Mapping[str, Any], causes: set[str] | None) -> tuple[list[str], list[str]]:
-    """(what is amiss, what is confidently wrong) in a document; every sure incident counts, not the surest alone."""
+    """(what is amiss, what is confidently wrong) in a document; every sure incident counts, not the surest alone.
+
+    `expect` is about one job: incidents of another job in the pile are neither.
+    """
     incidents = doc["incidents"]
     top = max((i["verdict"] for i in incidents), key=lambda v: v["confidence"], default=None)
     sure = top is not None and top["confidence"] >= SURE
@@ -88,6 +91,7 @@ def judged(doc: Mapping[str, Any], expect: Mapping[str, Any], causes: set[str] |
         true = expect.get("truth", {"causes": (), "ranks": ()})
         beyond = sure and not (top["cause"] in true["causes"] and set(top["culprit_ranks"]) <= set(true["ranks"]))
         return lost + ([named] if beyond else []), [named] if beyond else []
-    best = min((_amiss(i, expect, causes) for i in incidents), key=len)
-    wrong = [w for i in incidents if i["verdict"]["confidence"] >= SURE for w in _surely_wrong(i, expect, causes)]
+    best, job = min(((_amiss(i, expect, causes), i.get("job")) for i in incidents), key=lambda x: len(x[0]))
+    told = [i for i in incidents if i["verdict"]["confidence"] >= SURE and i.get("job") == job]
+    wrong = [w for i in told for w in _surely_wrong(i, expect, causes)]
     return best + lost + [w for w in wrong if w not in best], wrong

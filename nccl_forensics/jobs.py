@@ -15,11 +15,11 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from nccl_forensics import words
-from nccl_forensics.clocks import HOST_FORMATS
-from nccl_forensics.identify import OF_ONE_HOST, hosts_of_files, short
+from nccl_forensics.identify import hosts_of_files, short
 from nccl_forensics.messages import say, say_many
 from nccl_forensics.model import Event, InputRow, Problem, number, text
 from nccl_forensics.rules import JOB_KINDS, SECOND
+from nccl_forensics.sniff import OF_ONE_HOST
 
 if TYPE_CHECKING:
     from nccl_forensics.dumps import Dump
@@ -88,7 +88,7 @@ def apart(
     rows: Sequence[InputRow], events: Sequence[Event], dumps: Sequence[Dump]
 ) -> tuple[list[Job], tuple[Problem, ...]]:
     """(the jobs of the pile, what has to be said of them); no jobs where all is one. `events` as parsed."""
-    hosts = {r.path for r in rows if r.format in HOST_FORMATS or r.format in OF_ONE_HOST}
+    hosts = {r.path for r in rows if r.format in OF_ONE_HOST}
     own = {e.evidence.source for e in events if e.kind in OWN_WORK} - hosts
     of_files = hosts_of_files(rows, events)
     parts = _parts(rows, [e for e in events if e.evidence.source in own], of_files)

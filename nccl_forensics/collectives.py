@@ -1195,15 +1195,38 @@ def _shortest_circle(edges: Mapping[int, set[int]], within: set[int]) -> list[in
     return best
 
 
-def _heads(job: _Job) -> dict[int, tuple[_Standing, int]]:
-    """Rank → the group and entry of its oldest operation that is not over, if that is what the group is stuck in."""
-    heads: dict[int, tuple[_Standing, int]] = {}
+@dataclass(slots=True)
+class _Head:
+    """A rank's oldest operation that is not over: what its queue, or its program, stands in."""
+
+    group: _Standing
+    row: int
+    peer: int | None = None
+    """Of a send or receive: the rank at its other end."""
+    pair: tuple[int, int] | None = None
+    """Of a send or receive: (sender, receiver)."""
+
+    def is_of(self, other: _Head) -> bool:
+        """Do both ranks stand in the same operation?"""
+        return self.group is other.group and self.pair == other.pair
+
+
+def _heads(job: _Job) -> dict[int, _Head]:
+    """Rank → its oldest operation that is not over, if its group is stuck in that, or it is a send or receive."""
+    heads: dict[int, _Head] = {}
     for rank, dump in job.dumps.items():
         row = job.first_pending(rank)
-        if row < dump.count and not dump.flags[row] & P2P:
-            group = job.groups[job.index[rank][int(dump.group[row])]]
+        if row >= dump.count:
+            continue
+        group = job.groups[job.index[rank][int(dump.group[row])]]
+        call = dump.calls[dump.call[row]]
+        if not dump.flags[row] & P2P:
             if group.seq == int(dump.seq[row]) and rank in group.arrived:
-                heads[rank] = group, row
+                heads[rank] = _Head(group, row)
+        elif call.kind in ("send", "recv") and call.peer is not None and call.peer < len(group.ranks):
+            peer = group.ranks[call.peer]
+            if peer != rank:
+                heads[rank] = _Head(group, row, peer, (rank, peer) if call.kind == "send" else (peer, rank))
     return heads
 
 
@@ -1653,6 +1676,7 @@ class _Verdict:
                 says,
                 top,
                 _witnesses(top, top.seq or 0, top.arrived),
+                {"circle": tuple(sorted(circle))},
             )
             if not ranks:
                 self.cannot_exclude |= circle
@@ -1746,24 +1770,31 @@ class _Verdict:
         job = self.job
         heads = _heads(job)
         blocking: dict[int, set[int]] = defaultdict(set)
-        for rank, (group, _) in heads.items():
-            for other in (*group.arrived, *group.missing):
-                if other in heads and heads[other][0] is not group and not self._runs(group, other):
+        for rank, head in heads.items():
+            others = (*head.group.arrived, *head.group.missing) if head.peer is None else (head.peer,)
+            for other in others:
+                if other not in heads or heads[other].is_of(head) or self._runs(head, other):
+                    continue
+                if head.pair is None or self._lacks(head, other) or self._row(head, other) is not None:
                     blocking[rank].add(other)
         circle = _shortest_circle(blocking, _cycle(blocking, sorted(blocking)))
-        if not circle:
+        if not circle or all(heads[x].peer is not None for x in circle):
             return False
-        departing = [x for x in circle if job.departs(x, heads[x][1]) is not None]
-        if not departing and all(job.usual(x, heads[x][1]) for x in circle):
+        departing = [x for x in circle if job.departs(x, heads[x].row) is not None]
+        if not departing and all(job.usual(x, heads[x].row) for x in circle):
             return False  # they always had this order, and it worked: their operations do not stand in one queue
         if not departing and self._behind():
             return False
-        groups = list({id(heads[x][0]): heads[x][0] for x in circle}.values())
+        pairs = list(zip(circle[-1:] + circle[:-1], circle, strict=True))
+        beside = any(heads[x].peer is not None for x in circle)  # sends and receives may run beside collectives
+        if not departing and beside and not all(self._lacks(heads[one], after) for one, after in pairs):
+            return False
+        groups = list({id(heads[x].group): heads[x].group for x in circle if heads[x].peer is None}.values())
         groups.sort(
             key=lambda x: (min((t for r in x.arrived if (t := x.members[r].created_ns(x.seq or 0))), default=0), x.key)
         )
         self.top += groups
-        steps = [self._order(heads, one, after) for one, after in zip(circle[-1:] + circle[:-1], circle, strict=True)]
+        steps = [self._order(heads, one, after) for one, after in pairs]
         says = say(
             "{circle} wait for each other in a circle, because their calls come in opposite orders: {steps}{more}.",
             circle=_ranks(circle).capitalize(),
@@ -1775,44 +1806,67 @@ class _Verdict:
         weight = GAPS if job.gaps or not departing else GAPS + 0.5
         witnesses = tuple(
             _evidence(
-                group.members[x], row, f"group {group.label}, collective {group.seq}, waits as the first of its queue"
+                head.group.members[x],
+                head.row,
+                f"{self._operation(x, head)}, waits as the first of its queue{self._place_of(x, head.row)}",
             )
             for x in circle[:4]
-            for group, row in (heads[x],)
+            for head in (heads[x],)
         )
-        self._add((), "deadlock", weight, says, groups[0], witnesses)
+        self._add((), "deadlock", weight, says, groups[0], witnesses, {"circle": tuple(sorted(circle))})
         self.cannot_exclude |= set(circle)
         return True
 
-    def _order(self, heads: Mapping[int, tuple[_Standing, int]], waiter: int, waited: int) -> str:
+    def _order(self, heads: Mapping[int, _Head], waiter: int, waited: int) -> str:
         """How `waited` came to hold up the operation that `waiter` stands in."""
-        (wanted, _), (first, _) = heads[waiter], heads[waited]
-        place = _place(first.members[waited].stack(first.seq or 0))
-        shape = _shape(first.op(first.seq or 0))
+        wanted, first = heads[waiter], heads[waited]
+        shape = _shape(first.group.op(first.group.seq or 0)) if first.peer is None else ""
         text = say(
-            "rank {waited} called collective {seq} of group {label} ({shape}){place}",
+            "rank {waited} called {what}{shape}{place}",
             waited=waited,
-            seq=first.seq,
-            label=first.label,
-            shape=shape,
-            place=place,
+            what=self._operation(waited, first),
+            shape=f" ({shape})" if shape else "",
+            place=self._place_of(waited, first.row),
         )
-        if waited in wanted.missing:
-            return say(
-                "{text} and never collective {seq} of group {label}", text=text, seq=wanted.seq, label=wanted.label
-            )
-        place = _place(wanted.members[waited].stack(wanted.seq or 0))
+        what = self._operation(waited, wanted)
+        if self._lacks(wanted, waited):
+            return say("{text} and has not called {what}", text=text, what=what)
         return say(
-            "{text} before collective {seq} of group {label}{place}",
-            text=text,
-            seq=wanted.seq,
-            label=wanted.label,
-            place=place,
+            "{text} before {what}{place}", text=text, what=what, place=self._place_of(waited, self._row(wanted, waited))
         )
 
-    def _runs(self, group: _Standing, rank: int) -> bool:
-        """The rank's GPU has started the group's stuck operation, whatever stands before it."""
-        return group.seq is not None and rank in group.arrived and self._flag(group, rank, group.seq)
+    def _operation(self, rank: int, head: _Head) -> str:
+        """A head as it is called on this rank, one end of it: 'collective 3 of group tp', 'a send to rank 1'."""
+        if head.pair is None:
+            return say("collective {seq} of group {label}", seq=head.group.seq, label=head.group.label)
+        sender, receiver = head.pair
+        if rank == sender:
+            return say("a send to rank {peer}", peer=receiver)
+        return say("a receive from rank {peer}", peer=sender)
+
+    def _row(self, head: _Head, rank: int) -> int | None:
+        """The rank's own entry of that operation; of a send or receive the oldest that is not over."""
+        if head.pair is None:
+            return head.group.members[rank].row(head.group.seq or 0) if rank in head.group.members else None
+        sender, receiver = head.pair
+        kind, peer = ("send", receiver) if rank == sender else ("recv", sender)
+        posted = _posted(head.group, rank, kind, peer) if rank in head.group.members else []
+        return next((x for x in posted if not self.job.done[rank][x]), None)
+
+    def _lacks(self, head: _Head, rank: int) -> bool:
+        """The rank has not called the operation at all."""
+        if head.pair is None:
+            return rank in head.group.missing
+        return any(x.ower == rank and x.waiter in head.pair and x.group is head.group for x in self.owed)
+
+    def _runs(self, head: _Head, rank: int) -> bool:
+        """The rank's GPU has started that operation, whatever stands before it."""
+        row = self._row(head, rank)
+        return row is not None and bool(self.job.dumps[rank].flags[row] & (STARTED | COMPLETED))
+
+    def _place_of(self, rank: int, row: int | None) -> str:
+        dump = self.job.dumps[rank]
+        return _place(dump.stacks[dump.stack[row]]) if row is not None and dump.stack[row] >= 0 else ""
 
     def _joint(self) -> list[_Standing]:
         """Groups in which every member has entered the stuck operation."""

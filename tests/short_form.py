@@ -227,6 +227,7 @@ def recorded(case: Mapping[str, Any]) -> Reconstruction:
                 says=one.get("says", f"ranks {one['ranks']} are not there"),
                 group=group(one["group"]) if "group" in one else None,
                 evidence=(place,),
+                details={k: tuple(v) if isinstance(v, list) else v for k, v in one.get("details", {}).items()},
             )
         )
     return Reconstruction(

@@ -674,6 +674,63 @@ def test_an_order_that_always_worked_is_no_deadlock() -> None:
     assert all(x.cause != "deadlock" for x in made.suspects)
 
 
+def crossed(first: str, second: str, steps: int = 6, blocking: bool = False) -> Job:
+    """Ranks 0 and 1 send, receive and reduce with each other: r, s, a in the last step's order, as it should be before.
+
+    With `blocking` each call waits for its end.
+    """
+    calls = {
+        "s": Op("send", "p", 64, peer=1, line=71),
+        "r": Op("recv", "p", 64, peer=0, line=72),
+        "a": Op("all_reduce", "a", 64, line=73),
+    }
+
+    def body(order: str) -> list[Any]:
+        made = [x for c in order for x in ([calls[c], "sync"] if blocking else [calls[c]])]
+        return [*made, Op("all_reduce", "0", 1, line=5), "sync"]
+
+    groups = {"0": ("default_pg", [0, 1, 2]), "p": ("pp", [0, 1]), "a": ("dp", [0, 1])}
+    programs = [body("sa") * steps + body(first), body("ra") * steps + body(second), body("") * (steps + 1)]
+    return Job(groups, programs)
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize(("first", "second", "odd"), [("sa", "ar", 1), ("as", "ra", 0)])
+def test_a_send_and_a_collective_in_opposite_order_are_a_deadlock(
+    first: str, second: str, odd: int, blocking: bool
+) -> None:
+    made = collectives.reconstruct(crossed(first, second, blocking=blocking).run(200))
+    (one,) = made.suspects
+    assert (one.ranks, one.cause) == ((), "deadlock")
+    assert one.details["circle"] == (0, 1)
+    assert f"In earlier steps rank {odd} had another order" in one.says
+    for line in (71 if first == "sa" else 72, 73):
+        assert f"train.py:{line} (step)" in one.says
+    assert made.cannot_exclude == (0, 1)
+
+
+def test_who_waits_for_the_dead_is_in_no_deadlock() -> None:
+    job = crossed("sa", "ra", blocking=True)
+    job.programs[1].insert(-5, "die")
+    made = collectives.reconstruct(job.run(200))
+    assert verdict(made) == ((1,), "process_missing")
+
+
+def test_sends_beside_collectives_without_a_history_are_no_deadlock() -> None:
+    """Both have called everything, and nothing tells that one order was the wrong one: streams of their own."""
+    made = collectives.reconstruct(crossed("sa", "ar", steps=0).run(200))
+    assert all(x.cause != "deadlock" for x in made.suspects)
+
+
+@pytest.mark.parametrize("layout", ["pipeline4", "pipeline4x2"])
+def test_a_running_pipeline_is_in_no_deadlock(layout: str) -> None:
+    for seed in range(20):
+        rng = random.Random(seed)
+        job = LAYOUTS[layout]()
+        skew = {rank: 8 + rng.randrange(8) for rank in range(len(job.programs))}
+        assert all(x.cause != "deadlock" for x in collectives.reconstruct(job.run(30, skew)).suspects)
+
+
 FINISH = Op("all_reduce", "0", 1, "Byte", line=99)
 """The barrier behind the loop."""
 

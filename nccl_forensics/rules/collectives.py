@@ -34,10 +34,14 @@ def suspects(case: Case) -> Iterator[Finding]:
         together = shape(suspect.ranks, case.known, case.collectives.members)
         if together:
             says = say("{what} – {says}", what=words.sentence(together), says=says)
+        value = suspect.weight - (2.0 if one_host else 0.0) + (weight("one_group") if together else 0.0)
+        circle = suspect.details.get("circle")
+        if isinstance(circle, tuple) and any(_failed(case, e) for e in case.events if e.rank in circle):
+            value += weight("circle_broken")
         yield Finding(
             cause="rank_not_arrived" if heard else suspect.cause,
             says=says,
-            weight=suspect.weight - (2.0 if one_host else 0.0) + (weight("one_group") if together else 0.0),
+            weight=value,
             ranks=suspect.ranks,
             hosts=tuple(sorted(h for h in hosts if h)),
             gpus=gpus,
@@ -46,6 +50,16 @@ def suspects(case: Case) -> Iterator[Finding]:
             detail=str(suspect.details["detail"]) if suspect.details.get("detail") else None,
             onset_ns=suspect.group.first_arrival_ns if suspect.group else None,
         )
+
+
+ENDED = frozenset({-4, -7, -8, -9, -11, 132, 135, 136, 137, 139})
+"""Exit codes of a process that SIGILL, SIGBUS, SIGFPE, SIGKILL or SIGSEGV ended, as torchrun and shells give them."""
+
+
+def _failed(case: Case, event: Event) -> bool:
+    """Did its rank fail for itself, before or as the others began to wait?"""
+    ended = event.kind == "exit" and number(event, "code") in ENDED
+    return (ended or (event.role == "cause" and event.cause != "collective_mismatch")) and case.timing(event)[0] > -2
 
 
 @rule

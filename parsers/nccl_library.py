@@ -57,8 +57,11 @@ BOOTSTRAP = re.compile(
 )
 VERSION = re.compile(r"NCCL version (?P<version>\d{1,3}\.\d{1,3}[.\w+-]{0,40})")
 SETTING = re.compile(r"NCCL INFO (?P<name>NCCL_\w{1,60}) set by environment to (?P<value>\S{0,200}?)\.?\s*$")
-USING = re.compile(r"NET/IB ?: Using (?P<ports>\[\d{1,3}\].{1,4000}?)(?: ?; ?OOB |$)")
-PORT = re.compile(r"\[\d{1,3}\](?:\{?)(?P<port>[\w.-]{1,60}:\d{1,3})/(?:IB|RoCE)")
+USING = re.compile(r"NET/(?:IB|Socket) ?: ?Using (?P<ports>\[\d{1,3}\].{1,4000})$")
+PORT = re.compile(r"\[\d{1,3}\]\{?(?P<port>[\w.-]{1,60}:\d{1,3})/(?:IB|RoCE)")
+INTERFACE = re.compile(
+    r"(?:\[\d{1,3}\]|OOB )(?P<dev>[\w.@-]{1,32}):(?:[\d.]{7,15}|[0-9a-f:]{2,45}(?:%\S{1,32})?)<\d{1,5}>"
+)
 MISMATCH = re.compile(r"Communicator ranks have different (?P<op>\w{1,40}) operation counts")
 LAUNCHED = re.compile(
     r"Rank (?P<rank>\d{1,7}) has launched up to operation (?P<count>\d{1,19})(?: -- GPU (?P<gpu>\S{1,20}) managed by"
@@ -109,9 +112,15 @@ def peer_host(text: str | None) -> str | None:
 
 @parser(title="NCCL: network ports in use", literals=["Using [0]"])
 def nccl_ports(line: Line) -> Iterator[Event]:
-    """The ports that were up as the job began, for NCCL to use (transport/net_ib.cc): `ports`, each device:port."""
-    if (found := USING.search(near(line))) and (ports := PORT.findall(found["ports"])):
-        yield line.event("nccl-ports", role="context", details={"ports": tuple(ports)}, **speaker(line))
+    """The ports that were up as the job began, for NCCL to use (transport/net_ib.cc, net_socket.cc).
+
+    `ports`, each device:port, and `interfaces`, those of the operating system: of sockets, or out of band beside IB.
+    """
+    if found := USING.search(near(line)):
+        used = {"ports": PORT.findall(found["ports"]), "interfaces": INTERFACE.findall(found["ports"])}
+        details: dict[str, Detail] = {k: tuple(v) for k, v in used.items() if v}
+        if details:
+            yield line.event("nccl-ports", role="context", details=details, **speaker(line))
 
 
 @parser(

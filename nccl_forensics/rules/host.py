@@ -89,6 +89,8 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
             shift, why = shift + weight("foreign_pid"), say("the process is none of a training job's")
         if cause == "nic_link_down" and _one_machine(case):
             shift, why = shift + weight("no_network"), say("all ranks of the job ran on this host")
+        elif cause == "nic_link_down" and all(_not_used(case, e) for e in near):
+            shift, why = shift + weight("no_network"), say("NCCL did not use this port")
         elif (gone := _over(case, near)) is not None:
             shift, why = weight("long_before"), gone
         elif not case.job and len(near) == 1 and first.kind in AGAIN_S:
@@ -308,6 +310,21 @@ def _one_machine(case: Case) -> bool:
     """Did all ranks of the job run on one host?"""
     hosts = {p.host for p in case.known.ranks.values()}
     return len(hosts) == 1 and None not in hosts and len(case.known.ranks) == (case.known.size() or 0) > 1
+
+
+PLAIN_DRIVERS = frozenset({"igb", "igc", "e1000", "e1000e", "r8169", "tg3", "atlantic", "virtio_net"})
+"""Drivers of adapters that have no RDMA: NCCL uses these only as interfaces."""
+
+
+def _not_used(case: Case, event: Event) -> bool:
+    """Is it about a port of which NCCL's own lines on that host show that it used others?"""
+    dev, driver = text(event, "dev") or text(event, "dev2"), text(event, "driver")
+    said = [e for e in case.of("nccl-ports") if e.host is not None and same_host(e.host, event.host)]
+    used = {d for e in said if isinstance(names := e.details.get("interfaces"), tuple) for d in names}
+    if dev is None or event.host is None or not used or dev in used:
+        return False
+    rdma = any(e.details.get("ports") for e in said)  # those ports' interfaces have names that NCCL does not tell
+    return not rdma or driver in PLAIN_DRIVERS
 
 
 SHUTDOWN_LINES = 400

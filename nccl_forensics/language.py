@@ -78,8 +78,10 @@ def said(text: str) -> str:
 
 
 def catalog_messages(file: IO[bytes], keywords: Any, comment_tags: Any, options: Any) -> Iterator[Any]:
-    """For Babel's `extract`: (line, function, message, comments) of a catalogue's titles and actions."""
-    line_of = re.compile(r'^(title|do|because) = "(.*)"$')
+    """For Babel's `extract`: (line, function, message, comments) of a catalogue's titles and actions; of all that is in
+    one with the option `keys = all`."""
+    keys = "[a-z0-9-]+" if options.get("keys") == "all" else "title|do|because"
+    line_of = re.compile(rf'^({keys}) = "(.*)"$')
     for number, line in enumerate(file.read().decode().splitlines(), 1):
         if found := line_of.match(line):
             yield number, None, found[2].replace('\\"', '"').replace("\\\\", "\\"), []

@@ -148,9 +148,13 @@ def _own_files() -> Iterator[str]:
                 yield file.read_text(encoding="utf-8")
 
 
+OWN_WORDS = ("causes", "actions", "xid", "kernel", "kinds")
+"""Catalogues whose words the report shows."""
+
+
 @cache
 def _own_text() -> bytes:
-    catalogues = [json.dumps(catalog.load(name), ensure_ascii=False) for name in ("causes", "actions", "xid", "kernel")]
+    catalogues = [json.dumps(catalog.load(name), ensure_ascii=False) for name in OWN_WORDS]
     every = "\n".join([*_own_files(), *catalogues])
     return f"{every}\n{_unescaped(every)}".lower().encode()
 
@@ -161,7 +165,7 @@ def vocabulary() -> frozenset[str]:
     found: set[str] = set()
     for own in _own_files():
         found.update(re.findall(r"[A-Za-z]+", own))
-    for name in ("causes", "actions", "weights", "xid", "kernel"):
+    for name in (*OWN_WORDS, "weights"):
         found.update(_prose(catalog.load(name)))
     from nccl_forensics.plugins import parsers
 

@@ -189,72 +189,10 @@ def confidence_word(confidence: float) -> str:
     return _("high") if confidence >= HIGH else _("medium") if confidence >= MEDIUM else _("low")
 
 
-KINDS = {
-    "xid": "Xid",
-    "sxid": "SXid",
-    "watchdog-timeout": "NCCL watchdog timeout",
-    "pg-abort": "process taken down by its watchdog",
-    "pg-status": "watchdog status",
-    "pg-dump-local": "own watchdog asked for a dump",
-    "pg-dump-remote": "dump asked for by another rank",
-    "pg-async": "NCCL asynchronous error",
-    "oom-kill": "OOM kill",
-    "python-exception": "Python exception",
-    "cuda-oom": "CUDA out of memory",
-    "nccl-init": "NCCL communicator set-up",
-    "gpu-info": "GPU state",
-}
-"""Kinds whose id does not read well with its hyphens taken out."""
-
-
-_SHORT = {
-    w: w.upper()
-    for w in (
-        "aer",
-        "bmc",
-        "cpu",
-        "cuda",
-        "dma",
-        "ecc",
-        "edac",
-        "ib",
-        "gpu",
-        "gsp",
-        "iommu",
-        "io",
-        "kfd",
-        "mce",
-        "mmu",
-        "nccl",
-        "nfs",
-        "nic",
-        "nmi",
-        "oom",
-        "psu",
-        "ras",
-        "rcu",
-        "rdma",
-        "shm",
-        "xfs",
-    )
-}
-_SHORT |= {
-    "pcie": "PCIe",
-    "pg": "process group:",
-    "pgw": "debug wrapper:",
-    "nvrm": "NVIDIA driver:",
-    "proc": "driver's files:",
-    "smi": "nvidia-smi:",
-    "lspci": "lspci:",
-    "sel": "BMC log:",
-    "fm": "Fabric Manager:",
-    "nvme": "NVMe",
-    "nvlink": "NVLink",
-    "nvswitch": "NVSwitch",
-    "slurm": "Slurm",
-    "python": "Python",
-}
-"""Words of a kind's id that are written otherwise."""
+@cache
+def _kinds() -> Mapping[str, str]:
+    """Kind of an event → what it is called, in few words (catalog/kinds.toml)."""
+    return catalog.load("kinds")
 
 
 @cache
@@ -272,17 +210,17 @@ def _meanings() -> dict[str, str]:
 
 
 def kind_words(event: Doc) -> str:
-    """'Xid 79', 'NCCL watchdog timeout', 'python exception' …"""
+    """'Xid 79', 'NCCL watchdog timeout', 'Python exception' …"""
     kind, fields = str(event.get("kind", "")), event.get("fields") or {}
-    words = KINDS.get(kind) or " ".join(_SHORT.get(w, w) for w in re.split("[-_]", kind))
+    words = _(_kinds()[kind]) if kind in _kinds() else kind.replace("-", " ").replace("_", " ")
     if kind in ("xid", "sxid") and fields.get(kind) is not None:
         words += f" {fields[kind]}"
         if kind == "xid" and isinstance(fields["xid"], int) and fields["xid"] in _xids():
             words += f", {_xids()[fields['xid']]}"
     if kind == "watchdog-timeout" and fields.get("seq") is not None:
-        words += f", {str(fields.get('op') or 'operation').lower()} no. {fields['seq']}"
+        words += ", " + str(fields.get("op") or _("operation")).lower() + _(" no. {n}").format(n=fields["seq"])
     if kind == "exit" and (fields.get("signal") or fields.get("code") is not None):
-        words += f", {fields.get('signal') or 'code ' + str(fields.get('code'))}"
+        words += ", " + str(fields.get("signal") or _("code {n}").format(n=fields.get("code")))
     return clean(words, 80)
 
 

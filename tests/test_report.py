@@ -17,7 +17,7 @@ import pytest
 import report_docs
 from report_docs import HOSTILE, at
 
-from nccl_forensics import pictures, report
+from nccl_forensics import catalog, pictures, report
 
 SCHEMA = json.loads(files("nccl_forensics.catalog").joinpath("incident.schema.json").read_text(encoding="utf-8"))
 NAMES = sorted(report_docs.ALL)
@@ -288,7 +288,7 @@ def test_optional_keys_may_be_absent() -> None:
 def test_events_without_a_time_are_listed_not_drawn() -> None:
     doc = report_docs.workstation()
     text = Reader(report.html(doc)).text
-    assert "Without a time, so not drawn: exit, SIGABRT, host not known, system logs/torchrun.err:77" in text
+    assert "Without a time, so not drawn: process ended, SIGABRT, host not known, system logs/torchrun.err:77" in text
     for event in doc["events"]:
         event |= {"time": None, "time_basis": "none", "time_uncertainty_s": None}
     page = report.html(doc)
@@ -425,6 +425,16 @@ def test_a_graph_that_nobody_could_read_is_not_drawn() -> None:
     assert pictures.graph((r, [r + 1]) for r in range(100)) is None
     assert pictures.graph((r, range(500)) for r in range(500, 1000)) is None
     assert pictures.graph([]) is None
+
+
+def test_every_kind_of_event_has_a_name() -> None:
+    """Of the kernel's catalogue, and all that the parsers' cases give."""
+    kinds = {entry["id"] for entry in catalog.load("kernel")["entry"]}
+    for case in (Path(__file__).parent / "cases" / "parsers").glob("*/*.json"):
+        kinds.update(re.findall('"kind": "([a-z0-9-]+)"', case.read_text(encoding="utf-8")))
+    assert len(kinds) > 200
+    assert kinds - catalog.load("kinds").keys() == set()
+    assert report.kind_words({"kind": "brand-new"}) == "brand new"
 
 
 def test_no_word_of_a_template_is_missing_from_the_package() -> None:

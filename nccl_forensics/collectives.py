@@ -1666,8 +1666,9 @@ class _Verdict:
             departing = [x for x in sorted(circle) if job.departs(x, since[x]) is not None]
             ranks = tuple(departing) if len(departing) == 1 else ()
             says = say(
-                "{circle} wait for each other in a circle: each stands in a group that another is missing in.",
+                "{circle} wait for each other in a circle: {steps}.",
                 circle=_ranks(circle).capitalize(),
+                steps=self._round(circle),
             )
             self._add(
                 ranks,
@@ -1816,6 +1817,15 @@ class _Verdict:
         self._add((), "deadlock", weight, says, groups[0], witnesses, {"circle": tuple(sorted(circle))})
         self.cannot_exclude |= set(circle)
         return True
+
+    def _round(self, circle: set[int]) -> str:
+        """How each of a shortest circle of waits holds up the one before it, with the places of their calls."""
+        heads, around = _heads(self.job), _shortest_circle(self.edges, circle)
+        if not around or not heads.keys() >= set(around):
+            return say("each stands in a group that another is missing in")
+        pairs = zip(around[-1:] + around[:-1], around, strict=True)
+        steps = [self._order(heads, one, after) for one, after in pairs]
+        return joined(steps[:SHOWN], "; ") + ("; …" if len(steps) > SHOWN else "")
 
     def _order(self, heads: Mapping[int, _Head], waiter: int, waited: int) -> str:
         """How `waited` came to hold up the operation that `waiter` stands in."""

@@ -709,6 +709,17 @@ def test_a_send_and_a_collective_in_opposite_order_are_a_deadlock(
     assert made.cannot_exclude == (0, 1)
 
 
+def test_two_that_both_receive_first_are_told_with_both_places() -> None:
+    receive = [Op("recv", "p", 64, peer=1 - rank, line=80 + rank) for rank in range(2)]
+    send = [Op("send", "p", 64, peer=1 - rank, line=90 + rank) for rank in range(2)]
+    groups = {"0": ("default_pg", [0, 1]), "p": ("pp", [0, 1])}
+    job = Job(groups, [[receive[rank], "sync", send[rank], "sync"] for rank in range(2)])
+    (one,) = collectives.reconstruct(job.run(50)).suspects
+    assert (one.ranks, one.cause) == ((), "deadlock")
+    assert "rank 0 called a receive from rank 1 at train.py:80 (step) and has not called a send to rank 1" in one.says
+    assert "rank 1 called a receive from rank 0 at train.py:81 (step) and has not called a send to rank 0" in one.says
+
+
 def test_who_waits_for_the_dead_is_in_no_deadlock() -> None:
     job = crossed("sa", "ra", blocking=True)
     job.programs[1].insert(-5, "die")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import os
@@ -28,8 +29,8 @@ GENUINE = sorted(
     for x in [*SHARED.glob("fr/*/fr/*"), *SHARED.glob("fr/*/fr-json/*"), *SHARED.glob("fr-nvrx/*/input/*")]
     if x.stat().st_size
 )
-SMALL = [x for x in GENUINE if x.stat().st_size < 40_000]
-"""Damage meets more of a small dump, and it is read faster."""
+SMALL = [x for x in GENUINE if x.stat().st_size < 40_000 or os.environ.get("EVERY_SIZE")]
+"""Damage meets more of a small dump, and it is read faster. EVERY_SIZE=1: the larger ones, too."""
 needs_cases = pytest.mark.skipif(not GENUINE, reason="the shared cases are not here")
 
 
@@ -218,6 +219,8 @@ def test_mutations(part: int) -> None:
     """Nothing raises, nothing is imported, and both ways of reading agree, whatever stands in the file."""
     rng = random.Random(part)
     read(GENUINE[0].read_bytes(), GENUINE[0].name)
+    for coding in ("utf-8-sig", "utf-16", "utf-32"):  # which json looks up for a byte order mark
+        codecs.lookup(coding)
     before = set(sys.modules)
     for _ in range(MUTATIONS // 20):
         path = rng.choice(SMALL)

@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from nccl_forensics import stamps
@@ -976,6 +977,22 @@ def _is_host(word: str, line: Line) -> bool:
     return sure
 
 
+_QUOTE = re.compile(r"(?:> ?){1,4}")
+_QUOTED = 4
+"""So many lines in a row that a mail quotes are a log that was sent on. One alone is what somebody says of a log. Our
+judgement."""
+
+
+def _mail_quote(text: str, peeled: Peeled, line: Line) -> str | None:
+    """`> `: a mail program's, before each line of a log that somebody answered or sent on."""
+    m = _QUOTE.match(text)
+    if m is None:
+        return None
+    around = (line.before(_QUOTED - 1), line.after(_QUOTED - 1))
+    rows = 1 + sum(1 for side in around for _ in takewhile(lambda near: near.raw.startswith(b">"), side))
+    return text[m.end() :] if rows >= _QUOTED else None
+
+
 def _launcher_task(text: str, peeled: Peeled, line: Line) -> str | None:
     """` 3: ` (srun --label)."""
     m = _TASK.match(text)
@@ -1127,6 +1144,7 @@ _LETTER: Final[tuple[Layer, ...]] = (_words,)
 _FIRST: Final[dict[str, tuple[Layer, ...]]] = {
     "[": (_bracket,),
     "<": (_priority,),
+    ">": (_mail_quote,),
     "{": (_json,),
     "(": (_actor,),
     "\t": (_json_pretty,),

@@ -174,7 +174,8 @@ def actions(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[Actio
                 because=say("The evidence is gone."),
             ),
         )
-    entries = [a for a in catalog.load("actions")["action"] if a["cause"] == verdict.cause]
+    needs = (None, "gpu" if verdict.gpus else "no gpu")
+    entries = [a for a in catalog.load("actions")["action"] if a["cause"] == verdict.cause and a.get("needs") in needs]
     exact = [a for a in entries if a.get("detail") and a["detail"] == top.detail]
     chosen = exact if any(a.get("instead") for a in exact) else exact + [a for a in entries if not a.get("detail")]
     gpu = next((g for g in verdict.gpus if g.pci), None)

@@ -59,6 +59,7 @@ SAME_STORY = {
     "process_signal": frozenset({"host_oom_kill", "node_lost", "shm_full"}),
     "process_missing": frozenset({"process_signal", "node_lost", "host_oom_kill", "python_exception", "cuda_oom"}),
     "dataloader_failure": frozenset({"shm_full", "host_oom_kill"}),
+    "node_lost": frozenset({"psu_rail_loss"}),
     "store_lost": frozenset(
         {"node_lost", "python_exception", "gpu_app_fault", "process_signal", "process_missing", "gpu_memory"}
     ),
@@ -69,7 +70,7 @@ SAME_STORY = {
     "rank_busy": frozenset({"storage_stall"}),
 }
 """What the same failure also looks like: the hypothesis on the left gives way to one on the right, on one subject."""
-PROVED = frozenset({("dataloader_failure", "host_oom_kill")})
+PROVED = frozenset({("dataloader_failure", "host_oom_kill"), ("node_lost", "psu_rail_loss")})
 """Pairs of those in which the right one must be stated by a line, not only inferred."""
 STANDS_ALONE = 1.5
 """Log-odds of its own lines from which on a cause gains by its place without reserve. Our judgement."""

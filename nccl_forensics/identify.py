@@ -32,10 +32,18 @@ ATTEMPT_IN_NAME = re.compile(r"(?:^|/)attempt_(\d+)/(\d+)/(?:stdout|stderr|error
 SOSREPORT = re.compile(r"sosreport-([A-Za-z0-9][\w.-]{0,252}?)-(?:\d{6,10}-)?\d{4}-\d\d-\d\d-[a-z]{6,8}(?![\w-])")
 """sosreport-HOST[-CASE]-DATE-RANDOM, the archive's and its folder's name (sos, LinuxPolicy.get_archive_name)."""
 HOST_IN_NAME = re.compile(
-    r"(?:^|[._/!-])((?:node|host|worker|gpu|compute|dgx|hgx|server|srv|pod|cn|ip)[-_]?[a-z0-9]+(?:-[a-z0-9]+)*)(?=$|[./!_])",
+    r"(?:^|[._/!-])((?:ip-?\d|(?:node|host|worker|gpu|compute|dgx|hgx|server|srv|pod|cn)(?:[-_][a-z0-9]|[a-z]?\d))"
+    r"[a-z0-9]*(?:-[a-z0-9]+)*)(?=$|[./!_])",
     re.I,
 )
-"""A file or folder called after a machine: `node-d.log`, `torchrun-node-0.log`, `logs/node-1/…`."""
+"""A file or folder called after a machine: `node-d.log`, `torchrun-node-0.log`, `logs/node-1/…`, not `pods.txt`."""
+CONTENTS = """
+    console serial kern kernel dmesg journal journalctl syslog messages boot previous prev current last pstore ipmi sel
+    bmc sensors smi nvidia nvsmi log logs out output err stdout stderr xid info report full all tail cut list status
+    events describe exporter metrics temp util usage memory burn topo topology test train
+"""
+CONTENT_WORDS = frozenset(CONTENTS.split())
+"""Words in a file's name that say what is in it: `gpu-4-console.log` is of gpu-4, `gpu-burn.log` of nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +246,11 @@ def names_in_path(path: str) -> tuple[int | None, int | None, int | None, str | 
     if sos := SOSREPORT.search(path):
         return rank, attempt, local, sos[1]
     for found in HOST_IN_NAME.finditer(path):
-        if not re.fullmatch(r"(?:gpu|pod|host|node|ip|worker)[-_]?(?:s|log|logs|info|report)?", found[1], re.I):
-            host = found[1]
+        words = re.split(r"([-_])", found[1])
+        while len(words) > 1 and words[-1].lower() in CONTENT_WORDS:
+            words = words[:-2]
+        if len(words) > 1 or any(c.isdigit() for c in words[0]):
+            host = "".join(words)
     return rank, attempt, local, host
 
 
@@ -308,6 +319,7 @@ def _sources(
         stated.setdefault(path, set()).add(name)
     machines = set(known)
     folders = _folders(rows, stated)
+    alike = _alike([row for row in rows if row.format in OF_ONE_HOST and row.path not in stated])
     # What stands before this in every path is where the user keeps the pile, and names nobody's machine or rank.
     own = os.path.commonprefix([row.path for row in rows]).rfind("/") + 1  # noqa: RUF071 (cut at a folder)
     numbered = roster.numbered((r.path for r in rows if r.format not in OF_ONE_HOST), events)
@@ -332,12 +344,56 @@ def _sources(
             host = max(hosts, key=len)
         if host is None and not hosts:
             folder = folders.get(row.path)
+            named = _spoken_of(row, known) or named
             named = folder if folder and (named is None or named in folder) else named  # gpu7 of prod3-gpu7
+            named = named or alike.get(row.path)
             host = _folder_host(row.path, declared) or (known.get(short(named), named) if named else None)
             if host is None and len(machines) == 1 and row.format in OF_ONE_HOST:
                 host = known[next(iter(machines))]  # the pile speaks of one machine only
         found[row.path] = (host, rank, attempt, local)
     return found
+
+
+def _words(path: str) -> list[str]:
+    """A file's name in lower case, cut at what is no letter or digit; the separators stand between the words."""
+    return re.split(r"([^a-z0-9]+)", re.split(r"[/!]", path)[-1].lower())
+
+
+MOST_WORDS = 24
+
+
+def _spoken_of(row: InputRow, known: Mapping[str, str]) -> str | None:
+    """The machine of which lines of the pile speak and whose name is part of this file's: `ob1-console.log`."""
+    words = _words(row.path)[:MOST_WORDS]
+    found = [
+        name
+        for begin in range(0, len(words), 2)
+        for end in range(begin + 1, len(words) + 1, 2)
+        if (name := "".join(words[begin:end])) in known
+        and (any(map(str.isalpha, name)) and (any(map(str.isdigit, name)) or row.format in OF_ONE_HOST))
+    ]
+    longest = {name for name in found if not any(name != other and name in other for other in found)}
+    return known[longest.pop()] if len(longest) == 1 else None
+
+
+def _alike(rows: Sequence[InputRow]) -> dict[str, str]:
+    """File → the machine in its name, where another file is named in the same way after another one.
+
+    `la0-kern.log` and `la1-kern.log`: neither is proof by itself.
+    """
+    shapes: dict[str, dict[str, str]] = defaultdict(dict)
+    for row in rows:
+        words = _words(row.path)
+        if len(words) > 1:
+            words = words[:-2]  # what is behind the last dot says the format
+        while words and words[0] in CONTENT_WORDS:
+            words = words[2:]
+        while words and words[-1] in CONTENT_WORDS:
+            words = words[:-2]
+        name = "".join(words)
+        if MACHINE.fullmatch(name) and not NOT_MACHINES.fullmatch(name):
+            shapes[_shape(row.path)][row.path] = name
+    return {path: name for found in shapes.values() if len(set(found.values())) > 1 for path, name in found.items()}
 
 
 def hosts_of_files(rows: Sequence[InputRow], events: Sequence[Event]) -> dict[str, str | None]:

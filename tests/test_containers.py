@@ -24,7 +24,7 @@ from nccl_forensics.scan import Scanner
 
 FORMATS = Path(__file__).parents[2] / "shared" / "cases" / "kernel" / "formats"
 pytestmark = pytest.mark.skipif(not (FORMATS / "expected.json").exists(), reason="the shared cases are not here")
-NO_HOST = ("dmesg", "kmsg", "serial", "journal-cat", "logread", "kubectl", "var-log-dmesg")
+NO_HOST = ("dmesg", "kmsg", "journal-cat", "logread", "kubectl", "var-log-dmesg")
 """Containers in which no line and no name says which host it is."""
 
 

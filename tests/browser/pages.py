@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
+
+PATIENCE_S = 15
 
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
 _QUIET = (
@@ -48,7 +51,7 @@ def opened(browser: Browser, file: Path, *, width: int = 1440, height: int = 900
     context.grant_permissions(permissions or [])
     try:
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(1000 * PATIENCE_S)
         shown = Opened(page)
         page.on("console", lambda message: shown.wrong.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: shown.wrong.append(f"error: {error}"))
@@ -59,3 +62,11 @@ def opened(browser: Browser, file: Path, *, width: int = 1440, height: int = 900
         yield shown
     finally:
         context.close()
+
+
+def until(page: Page, expression: str, arg: Any = None) -> None:
+    """Waits until `expression` holds. (Playwright's own way evaluates later on, which the page's policy forbids.)"""
+    began = time.monotonic()
+    while not page.evaluate(expression, arg):
+        assert time.monotonic() - began < PATIENCE_S, expression
+        page.wait_for_timeout(20)

@@ -222,7 +222,7 @@ def test_the_timeline_zooms_and_pans_by_mouse(lanes: Lanes) -> None:
     scrolled = lanes.page.evaluate("scrollY")
     lanes.page.keyboard.down("Control")
     mouse.wheel(0, -100)
-    lanes.page.wait_for_function("document.querySelector('.lanes.close')")
+    pages.until(lanes.page, "!!document.querySelector('.lanes.close')")
     lanes.page.keyboard.up("Control")
     assert lanes.spread() == pytest.approx(1.5 * wide, rel=0.01)
     assert lanes.page.evaluate("scrollY") == scrolled, "the page stays where it is"
@@ -299,7 +299,7 @@ def test_the_rank_map_is_walked_by_keys(show: Open) -> None:
     assert "node0005" in card
     assert rank_map.get_attribute("aria-activedescendant") == page.locator(".map .c.on").get_attribute("id")
     page.keyboard.press("Enter")
-    page.wait_for_function("location.hash.endsWith('r42')")
+    pages.until(page, "location.hash.endsWith('r42')")
     assert page.locator("tr:target").is_visible()
     rank_map.focus()
     page.keyboard.press("Escape")
@@ -388,7 +388,7 @@ def test_lines_and_commands_are_copied_as_they_are(show: Open, allowed: bool) ->
         button = page.locator(f"{place} button.copy").first
         text = button.evaluate("(button) => button.parentElement.firstChild.textContent")
         button.click()
-        page.wait_for_function("(button) => button.textContent === 'Copied'", arg=button.element_handle())
+        pages.until(page, "(button) => button.textContent === 'Copied'", button.element_handle())
         assert page.evaluate("navigator.clipboard.readText()") == text
     doc = report_docs.workstation()
     assert text in {e["text"] for e in doc["events"]}

@@ -27,6 +27,7 @@ from nccl_forensics.sniff import OF_ONE_HOST
 
 RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[ _-]?(\d{1,6})(?![\d])(?!-\d)", re.I)
 """`rank3.log`, `comm_lib_trace_rank_3`; not `rank0-3.log`, which is a range."""
+RANK_FOLDER = re.compile(r"(?:global|worker)?[_-]?rank[ _-]?\d{1,6}", re.I)
 ATTEMPT_IN_NAME = re.compile(r"(?:^|/)attempt_(\d+)/(\d+)/(?:stdout|stderr|error)")
 """torchrun's --log-dir: RUN/attempt_N/LOCAL_RANK/stderr.log."""
 SOSREPORT = re.compile(r"sosreport-([A-Za-z0-9][\w.-]{0,252}?)-(?:\d{6,10}-)?\d{4}-\d\d-\d\d-[a-z]{6,8}(?![\w-])")
@@ -325,18 +326,19 @@ def _sources(
     numbered = roster.numbered((r.path for r in rows if r.format not in OF_ONE_HOST), events)
     writers: dict[str, set[int]] = defaultdict(set)
     for event in events:
-        if event.rank is not None and event.kind not in OF_OTHERS:
+        if event.rank is not None and event.kind not in OF_OTHERS and not event.relayed:
             writers[event.evidence.source].add(event.rank)
+    shared = _of_several(events)
     for row in rows:
         _, attempt, local, above = names_in_path(row.path)
         rank, _, _, named = names_in_path(row.path[own if "!" not in row.path[:own] else row.path.index("!") :])
         if named is None and above is not None and short(above) in machines:
             named = above
         if len(rows) == 1:
-            rank = names_in_path(row.path)[0]
+            rank = _rank_of_one_file(row.path)
         if rank is None:
             rank = numbered.get(row.path)
-        if len(writers[row.path] - {rank}) > 1:
+        if len(writers[row.path] - {rank}) > 1 or row.path in shared:
             rank = None  # several ranks write in it: its name is about something else, such as who failed
         hosts = said.get(row.path, Counter())
         host = declared.get(row.path)
@@ -403,6 +405,27 @@ def hosts_of_files(rows: Sequence[InputRow], events: Sequence[Event]) -> dict[st
 
 OF_OTHERS = frozenset({"exit", "rendezvous", "restart", "srun-exit", "ds-exit", "sigterm-sent", "pg-remote-rank"})
 """Kinds by which a launcher, or another rank, speaks of a rank."""
+
+
+def _of_several(events: Iterable[Event]) -> set[str]:
+    """Files in which members of one group with different numbers report the same operation: no rank wrote it alone.
+
+    PyTorch up to 2.1 puts no global rank before its lines; in one group a process has one number.
+    """
+    heard: dict[tuple[object, ...], set[object]] = defaultdict(set)
+    for event in events:
+        if event.kind == "watchdog-timeout" and event.rank is None:
+            said = event.details
+            operation = tuple(said.get(key) for key in ("pg_name", "pg_id", "seq", "op", "numel_in", "numel_out"))
+            heard[(event.evidence.source, *operation)].add(said.get("group_rank"))
+    return {str(key[0]) for key, numbers in heard.items() if len(numbers - {None}) > 1}
+
+
+def _rank_of_one_file(path: str) -> int | None:
+    """Of a file that came alone: by its name, or by folders that are named after ranks and nothing else."""
+    *folders, name = re.split(r"[/!]", path)
+    kept = [one for one in folders if RANK_FOLDER.fullmatch(one)]
+    return names_in_path("/".join((*kept, name)))[0]
 
 
 def _told_by_some(events: Sequence[Event]) -> set[str]:

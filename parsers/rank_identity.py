@@ -1,8 +1,8 @@
 """Lines in which a process says at its start which rank it is, and of how many.
 
 Written by Lightning (fabric/utilities/distributed.py), PyTorch (c10d's store based barrier, logger at INFO; key 1 is
-the default group's), DeepSpeed (comm/comm.py, mpi_discovery), Megatron-LM (initialize.py) and home-made programs. Time:
-that of the line's prefix. Examples:
+the default group's), DeepSpeed (comm/comm.py, mpi_discovery), Megatron-LM (initialize.py), DETR and MAE (util/misc.py)
+and home-made programs. Time: that of the line's prefix. Examples:
 
 Initializing distributed: GLOBAL_RANK: 1, MEMBER: 2/8
 [INFO] torch.distributed.distributed_c10d: Rank 3: Completed store-based barrier for key:store_based_barrier_key:1 with
@@ -31,6 +31,8 @@ BARRIER = re.compile(
     r"(?P<world>\d{1,7}) nodes"
 )
 DEEPSPEED = re.compile(r"world_rank=(?P<rank>\d{1,7}), local_rank=\d{1,5}, world_size=(?P<world>\d{1,7})")
+DETR = re.compile(r"\| distributed init \(rank (?P<rank>\d{1,7})(?:, worl?d (?P<world>\d{1,7}))?\)")
+"""DETR's and MAE's util/misc.py, which many projects have taken over, with `word` for world; the first has no size."""
 OWN = re.compile(
     r"(?i)(?<![\w-])(?:(?P<what>[a-z]{1,20})[ _-])?rank[ :=]{0,2}(?P<rank>\d{1,7})"
     r"(?:(?:/| of )(?P<of>\d{1,7})\b|,? (?:and )?world[ _]size[ :=]{1,2}(?P<world>\d{1,7})\b)"
@@ -119,7 +121,12 @@ def rank_identity(line: Line) -> Iterator[Event]:
         every = int(nodes["nodes"]) if nodes else None
         yield line.event("world-size", role="context", details={"local_world": int(told["local"]), "nodes": every})
         return
-    found = LIGHTNING.search(said) or BARRIER.search(said) or DEEPSPEED.search(said)
+    if (told := DETR.search(said)) and not told["world"]:
+        rank = int(told["rank"])
+        if rank < MOST_RANKS and line.peeled.rank in (None, rank):
+            yield line.event("rank-identity", role="context", rank=rank)
+        return
+    found = LIGHTNING.search(said) or BARRIER.search(said) or DEEPSPEED.search(said) or told
     world = found["world"] if found else None
     if found is None:
         found = OWN.search(said)

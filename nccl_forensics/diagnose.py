@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from heapq import nsmallest
 
 from nccl_forensics import advice, catalog, words
@@ -96,12 +97,17 @@ class _Draft:
     bonus: float = 0.0
     borrowed: list[Finding] = field(default_factory=list)
     """Findings of others that support this one."""
+    _own: float | None = None
+    """What `own` has answered since the last finding came."""
 
     def own(self) -> float:
         """Log-odds of its findings; each further one counts half of the one before, for they are not independent."""
-        ordered = sorted((f.weight for f in self.findings), reverse=True)
-        positive = [w for w in ordered if w > 0]
-        return sum((w / float(2**i) for i, w in enumerate(positive)), 0.0) + sum(w for w in ordered if w <= 0)
+        if self._own is None:
+            ordered = sorted((f.weight for f in self.findings), reverse=True)
+            positive = [w for w in ordered if w > 0]
+            against = sum(w for w in ordered if w <= 0)
+            self._own = sum((w / float(2**i) for i, w in enumerate(positive)), 0.0) + against
+        return self._own
 
     def total(self) -> float:
         return self.own() + self.bonus + prior(self.cause)
@@ -117,6 +123,7 @@ class _Draft:
 
     def add(self, f: Finding) -> None:
         self.findings.append(f)
+        self._own = None
         self.ranks |= set(f.ranks)
         for host in f.hosts:
             if not any(same_host(host, h) for h in self.hosts):
@@ -134,6 +141,7 @@ def _same_gpu(a: Gpu, b: Gpu) -> bool:
     return mine is not None and mine == other and same_host(a.host, b.host)
 
 
+@cache
 def prior(cause: str) -> float:
     """Tie-breaker from published failure statistics (catalog/priors.toml)."""
     table = catalog.load("priors")
@@ -282,17 +290,18 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
     placed = {r for r, p in case.known.ranks.items() if p.host}
     lost_gpus = [d for d in drafts if d.cause in TAKES_THE_GPU and d.gpus and not d.ranks and d.own() > 1.5]
     unseen = set(case.collectives.cannot_exclude)
+    ranks_on = cache(case.known.ranks_on)
     for draft in drafts:
         if draft.cause in STOPS_NO_JOB and case.job:
             draft.bonus += weight("stops_no_job")
             continue
-        here = {r for h in draft.hosts for r in case.known.ranks_on(h)}
+        on_host = {r for h in draft.hosts for r in ranks_on(h)}
         alone = len(lost_gpus) == 1 and draft is lost_gpus[0]
         alike = alone and len(draft.gpus) == len(unseen)
-        if alike and not late and unseen <= here:
+        if alike and not late and unseen <= on_host:
             draft.ranks |= unseen  # as many GPUs were lost on that host as ranks of it left nothing
-        if not late and draft.cause == "node_lost" and not draft.ranks and len(here) < len(case.known.ranks):
-            draft.ranks |= here  # they went with their host
+        if not late and draft.cause == "node_lost" and not draft.ranks and len(on_host) < len(case.known.ranks):
+            draft.ranks |= on_host  # they went with their host
         if draft.cause in advice.LOCATES or not late:
             innocent = waited if draft.cause in advice.LOCATES else waited - late
             if draft.ranks and draft.ranks <= innocent and draft.cause not in SPEAKS_FOR_ALL and _waits(draft):
@@ -300,9 +309,10 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
             continue
         if draft.own() <= 0:
             continue  # what its own lines speak against, a late rank does not make true
-        on_host = {r for h in draft.hosts for r in case.known.ranks_on(h)}
         if draft.ranks:
-            if draft.ranks & late:
+            if draft.ranks & late and _only_from(draft, shown):
+                draft.borrowed += shown  # that very evidence, in other words
+            elif draft.ranks & late:
                 share = len(draft.ranks & late) / len(draft.ranks | late)
                 draft.bonus += (sure * weight("place_same_rank") + weight("same_rank")) * share * _stands(draft)
                 draft.borrowed += shown
@@ -347,7 +357,6 @@ def _relate(drafts: list[_Draft], case: Case) -> list[_Draft]:
             other
             for other in beside
             if other is not draft
-            and other.total() > EXPLAINS
             and _same_subject(draft, other)
             and (
                 (other.cause in SAME_STORY.get(draft.cause, ()) and _may_explain(other, draft))
@@ -374,6 +383,12 @@ def _likely_ranks(draft: _Draft, case: Case) -> set[int]:
     """Who ran on its cards, as far as their numbers hint at it."""
     likely = {case.known.likely_rank_of_gpu(g.host, g.pci) for g in draft.gpus}
     return {r for r in likely if r is not None}
+
+
+def _only_from(draft: _Draft, shown: Sequence[Finding]) -> bool:
+    """Is all that speaks for it concluded from the evidence of these findings?"""
+    known = {e for f in shown for e in f.evidence}
+    return all(f.inference and not f.events and known.issuperset(f.evidence) for f in draft.findings if f.weight > 0)
 
 
 def _waits(draft: _Draft) -> bool:
@@ -695,6 +710,7 @@ def _why_not(h: Hypothesis, top: Hypothesis | None, case: Case) -> str:
 
 NOBODYS = frozenset({"preempted", "nccl_setup", "fabric_error", "storage_stall", "store_lost"})
 """Causes for which no rank is to blame, so that all who waited are cleared."""
+WITNESS = say("told of the failure, and of nothing of its own that failed before: a witness until shown otherwise")
 VICTIM = say("entered the collective and waited in it: whoever reports a timeout is a victim until shown otherwise")
 
 
@@ -708,7 +724,10 @@ def _cleared(case: Case, ranks: Collection[int], gpus: Sequence[Gpu], *, named_s
             first_line.setdefault(rank, event.evidence)
     doubtful = set(ranks) | set(case.collectives.cannot_exclude)
     waited = set(waiting_ranks(case.events)) if named_somebody else set()
-    innocent = [r for r in sorted(waited | set(said)) if r not in doubtful]
+    failed = {e.rank for e in case.events if e.role == "cause"}
+    told = set(reporting_ranks(case.events)) - failed if named_somebody else set()
+    innocent = [r for r in sorted(waited | told | set(said)) if r not in doubtful]
+    said = dict.fromkeys(told - waited, WITNESS) | said
     clocks = {e.clock for e in case.of("watchdog-timeout", "pg-async", "pg-blocking") if e.clock}
     first = next((r for r in first_line if r in innocent), None)
     if first is not None and len(innocent) > 1 and len(clocks) == 1:  # across hosts nobody can be called the first

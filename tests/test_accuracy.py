@@ -64,6 +64,10 @@ def test_of_two_ranks_that_differ_no_sure_word_is_said(seed: int) -> None:
         (80042, "rank_not_arrived"),  # torchrun's own exception, cut in the middle of its name
         (80225, "process_signal"),  # both ranks of a host are late, and its launcher tells why
         (80433, "rank_busy"),  # no dump of the late rank, and its watchdog answers
+        (1001, "gpu_thermal"),  # an old link flap and a stranger's end on the hot card's host
+        (1004, "nccl_setup"),  # NCCL's warning stands in Python's error only
+        (60098, "process_missing"),  # corrected memory errors on another card of the late rank's host
+        (90095, "cpu_stall"),  # both logs of a host are there, and its ranks never came
     ],
 )
 def test_what_was_once_named_wrongly(seed: int, cause: str) -> None:

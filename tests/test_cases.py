@@ -187,6 +187,32 @@ def test_document_keeps_the_contract(run: Run) -> None:
         assert {e["source"] for e in verdict["evidence"]} <= set(paths)
 
 
+def _cleared(verdict: dict[str, Any]) -> set[int]:
+    return {r for c in verdict["cleared"] for r in (c.get("ranks") or [c["rank"]]) if r is not None}
+
+
+@runs
+def test_every_incident_has_a_next_step_and_every_obvious_suspect_a_reason(run: Run) -> None:
+    """Who complained, whom the case calls innocent, each card with an Xid: named, left open, or cleared with why."""
+    doc = doc_of(run)
+    verdicts = [i["verdict"] for i in doc["incidents"]]
+    told = " ".join(json.dumps([v["evidence"], v["alternatives"]]) for v in verdicts)
+    told += json.dumps([i["contributing"] for i in doc["incidents"]])
+    cards = {g["pci"] for v in verdicts for g in [*v["culprit_gpus"], *({"pci": c["gpu_pci"]} for c in v["cleared"])]}
+    for verdict in verdicts:
+        assert all(step["do"].strip() and step["because"].strip() for step in verdict["actions"])
+        assert all(c["who"].strip() and c["why"].strip() for c in verdict["cleared"])
+        failed = {e["rank"] for e in doc["events"] if e["role"] == "cause"}
+        explained = {*verdict["culprit_ranks"], *verdict["cannot_exclude"], *_cleared(verdict), *failed}
+        if verdict["culprit_ranks"] or verdict["culprit_hosts"]:
+            assert set(verdict["reporting_ranks"]) <= explained
+        if verdict["status"] != "undetermined":
+            assert set(run.expect.get("must_not_blame") or ()) <= explained - set(verdict["culprit_ranks"])
+    if verdicts:
+        loud = {e["gpu_pci"] for e in doc["events"] if e["kind"] == "xid" and e["gpu_pci"]}
+        assert {pci for pci in loud - cards if pci not in told} == set()
+
+
 # --- times ------------------------------------------------------------------------------------------------------------
 
 

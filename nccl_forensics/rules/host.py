@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 from nccl_forensics import catalog, words
@@ -410,6 +410,15 @@ def other_matter(case: Case, event: Event) -> bool:
     )
 
 
+def job_log_of(case: Case, host: str, ranks: Sequence[int | None]) -> bool:
+    """Is what the job wrote on this host, or by these ranks, in the pile, beyond NCCL's lines at start?"""
+    return any(
+        (e.rank in ranks or (e.host and same_host(e.host, host))) and e.evidence.source not in case.of_hosts
+        for e in case.events
+        if e.kind != "nccl-init"
+    ) or any(r.format == "job-log" and r.host and same_host(r.host, host) for r in case.rows)
+
+
 PROCESS_TELLS = frozenset(
     {
         "exit",
@@ -460,7 +469,8 @@ def whole_host_missing(case: Case) -> Iterator[Finding]:
                 yield Finding(
                     cause="node_lost",
                     says=say("The ranks that never came are all {n} ranks of {host}", n=len(suspect.ranks), host=host),
-                    weight=weight("whole_host"),
+                    weight=weight("whole_host")
+                    + (weight("log_may_be_cut") if job_log_of(case, host, suspect.ranks) else 0.0),
                     ranks=suspect.ranks,
                     hosts=(host,),
                     evidence=suspect.evidence[:2],

@@ -11,7 +11,7 @@ from nccl_forensics.layout import rail_of
 from nccl_forensics.messages import say
 from nccl_forensics.model import Event, Finding
 from nccl_forensics.rules import JOB_KINDS, ONE_START, Case, number, rule, text, weight
-from nccl_forensics.rules.host import other_matter
+from nccl_forensics.rules.host import job_log_of, other_matter
 
 
 @rule
@@ -193,15 +193,10 @@ def _went_without_a_word(
     starts = [
         e for e in theirs if e.kind == "boot-start" and e.details.get("orderly") is not True and not _first(case, e)
     ]
-    heard = any(
-        (e.rank in ranks or (e.host and same_host(e.host, host))) and e.evidence.source not in case.of_hosts
-        for e in case.events
-        if e.kind != "nccl-init"
-    ) or any(r.format == "job-log" and r.host and same_host(r.host, host) for r in case.rows)
     if starts:
         says = say(", whose processes stopped without a word of their own, and the host started anew")
         return "node_lost", says, weight("whole_host"), starts[:1]
-    if heard:  # it may live, and only its log be cut
+    if job_log_of(case, host, ranks):  # it may live, and only its log be cut
         says = say(", whose processes stopped without a word of their own")
         return "node_lost", says, weight("log_may_be_cut"), []
     says = say("; what the job wrote there is not in the pile")

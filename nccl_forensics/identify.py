@@ -417,7 +417,8 @@ def _of_several(events: Iterable[Event]) -> set[str]:
         if event.kind == "watchdog-timeout" and event.rank is None:
             said = event.details
             operation = tuple(said.get(key) for key in ("pg_name", "pg_id", "seq", "op", "numel_in", "numel_out"))
-            heard[(event.evidence.source, *operation)].add(said.get("group_rank"))
+            place = (event.evidence.source, *operation)
+            heard[place].add(said.get("group_rank"))
     return {str(key[0]) for key, numbers in heard.items() if len(numbers - {None}) > 1}
 
 

@@ -80,8 +80,8 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
         echo = (
             cause == "nic_link_down" and {e.kind for e in strong or near} <= KEEP_ALIVE and _stalled_before(case, first)
         )
-        if cause == "cpu_stall" and any(_stalled_before(case, e) for e in case.on(host, *KEEP_ALIVE)):
-            shift += 1.0
+        felt = cause == "cpu_stall" and any(_stalled_before(case, e) for e in case.on(host, *KEEP_ALIVE))
+        shift += 1.0 if felt else 0.0
         foreign = cause == "host_oom_kill" and not ranks and case.job and _no_rank(case, inside, host)
         if foreign:
             shift, why = shift + weight("foreign_pid"), say("its process id is none of the ranks'")
@@ -93,7 +93,7 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
             shift, why = shift + weight("no_network"), say("NCCL did not use this port")
         elif (gone := _over(case, near)) is not None:
             shift, why = weight("long_before"), gone
-        elif not case.job and len(near) == 1 and first.kind in AGAIN_S:
+        elif not case.job and len(near) == 1 and first.kind in AGAIN_S and not felt:
             shift, why = shift + weight("only_once"), say("once, and nothing here shows that it stopped a job")
         kinds = {e.kind for e in near}
         if all(_families()[e.kind] == "report" and e.kind in ASIDE for e in near):

@@ -207,21 +207,25 @@ STRIKES_MANY = frozenset(
     {"python_exception", "cuda_oom", "storage_write_failed", "shm_full", "nccl_setup", "dataloader_failure"}
 )
 """Causes that every rank meets where the program, its settings or what all share is wrong."""
+STRIKES_HOSTS = frozenset({"storage_stall", "node_lost", "psu_rail_loss", "fabric_error", "nic_link_down"})
+"""Causes that several hosts meet at once where what they share fails: a server, a switch, the power of a rack."""
 AT_ONCE_S = 60
 """Within this time ranks tell of one failure; later ones may follow from the first. Our judgement."""
 FIGURES = re.compile(r"[\d.]+")
 
 
 def _of_many(drafts: Sequence[_Draft], late: frozenset[int], waited: set[int]) -> list[_Draft]:
-    """Drafts, with one for the ranks that tell the same at once: a failure of all of them, not one for each."""
+    """Drafts, with one for the ranks or hosts that tell the same at once: a failure of all, not one for each."""
     kept: list[_Draft] = []
     first: dict[tuple[object, ...], list[_Draft]] = defaultdict(list)
     for draft in drafts:
         story = _story(draft)
-        if story is None or draft.cause not in STRIKES_MANY or not draft.ranks or draft.ranks & waited - late:
+        many = draft.ranks and draft.cause in STRIKES_MANY and not draft.ranks & waited - late
+        whole = draft.hosts and not (draft.ranks or draft.gpus) and draft.cause in STRIKES_HOSTS and _timed(draft)
+        if story is None or not (many or whole):
             kept.append(draft)
             continue
-        key = (draft.cause, draft.ranks <= late, *story)
+        key = (draft.cause, bool(whole), draft.ranks <= late, *story)
         twin = next((other for other in first[key] if _at_once(other, draft)), None)
         if twin is None:
             first[key].append(draft)
@@ -240,6 +244,10 @@ def _story(draft: _Draft) -> tuple[str, str] | None:
     event = top.events[0]
     said = next((s for key in ("message", "error", "detail") if (s := text(event, key))), "")
     return event.kind, FIGURES.sub("", said)
+
+
+def _timed(draft: _Draft) -> bool:
+    return any(f.onset_ns is not None for f in draft.findings)
 
 
 def _at_once(a: _Draft, b: _Draft) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from nccl_forensics import catalog, words
-from nccl_forensics.identify import same_host
+from nccl_forensics.identify import same_host, short
 from nccl_forensics.messages import say
 from nccl_forensics.model import Event, Finding
 from nccl_forensics.rules import ONE_START, SECOND, Case, at, number, ranks_of, rule, text, weight
@@ -76,7 +76,9 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
             e.rank in ranks and number(e, "code") in (-9, 137) for e in case.of("exit")
         ):
             shift, why = max(shift, 0.0), None if shift < 0 else why  # the launcher saw that very process end so
-        recovered = cause == "nic_link_down" and _recovered(case, first)
+        if cause == "nic_link_down" and any(first is e for e in case.once(fell_together)):
+            continue  # rules/network.py tells it, once for all hosts
+        recovered = cause == "nic_link_down" and recovered_link(case, first)
         echo = (
             cause == "nic_link_down" and {e.kind for e in strong or near} <= KEEP_ALIVE and _stalled_before(case, first)
         )
@@ -184,7 +186,33 @@ HARMED_S = 300
 """NCCL gives up on a dead path within minutes: a flap further from the failure did no harm. Our judgement."""
 
 
-def _recovered(case: Case, down: Event) -> bool:
+PORT_DOWN = frozenset({"link-down", "lost-carrier", "bond-down", "ib-port"})
+TOGETHER_S, TOGETHER_HOSTS = 10, 3
+"""Ports of so many hosts that go down within this time have one cause outside of them. Our judgement."""
+
+
+def fell_together(case: Case) -> tuple[Event, ...]:
+    """The lines, one for each host, by which ports of several hosts went down at the same moment; else none."""
+    fell = [
+        e
+        for e in case.of(*PORT_DOWN)
+        if e.cause == "nic_link_down" and e.role in ("cause", "symptom") and e.host and e.time_ns is not None
+    ]
+    fell = sorted((e for e in fell if case.timing(e)[0] > -3 and not _not_used(case, e)), key=lambda e: e.time_ns or 0)
+    best: dict[str, Event] = {}
+    begin = 0
+    for end, event in enumerate(fell):
+        while at(event) - at(fell[begin]) > TOGETHER_S * SECOND:
+            begin += 1
+        if end - begin >= len(best):
+            hosts: dict[str, Event] = {}
+            for one in fell[begin : end + 1]:
+                hosts.setdefault(short(one.host or ""), one)
+            best = hosts if len(hosts) > len(best) else best
+    return tuple(best.values()) if len(best) >= TOGETHER_HOSTS else ()
+
+
+def recovered_link(case: Case, down: Event) -> bool:
     """A link that came up again on the same device soon, and not just before the job failed."""
     dev = text(down, "dev")
     back = any(
@@ -405,7 +433,7 @@ def other_matter(case: Case, event: Event) -> bool:
     """A fault that cannot be why it stops: a stranger killed for memory, a link that came back, one long before."""
     return (
         (event.cause == "host_oom_kill" and _stranger(case, event))
-        or (event.cause == "nic_link_down" and _recovered(case, event))
+        or (event.cause == "nic_link_down" and recovered_link(case, event))
         or case.timing(event)[0] <= weight("long_before")
     )
 

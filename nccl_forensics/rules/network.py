@@ -11,7 +11,7 @@ from nccl_forensics.layout import rail_of
 from nccl_forensics.messages import say
 from nccl_forensics.model import Event, Finding
 from nccl_forensics.rules import JOB_KINDS, ONE_START, Case, number, rule, text, weight
-from nccl_forensics.rules.host import job_log_of, other_matter
+from nccl_forensics.rules.host import fell_together, job_log_of, other_matter, recovered_link
 
 
 @rule
@@ -34,6 +34,33 @@ def own_port(case: Case) -> Iterator[Finding]:
         )
 
 
+@rule
+def links_together(case: Case) -> Iterator[Finding]:
+    """Ports of several hosts that went down at once: what they share rather than one adapter."""
+    down = case.once(fell_together)
+    if not down:
+        return
+    first = down[0]
+    shift, why = case.timing(first)
+    names = sorted(short(e.host or "") for e in down)
+    hosts = words.listing(names) if len(names) <= MOST_NAMED else words.count(len(names), "host")
+    yield Finding(
+        cause="fabric_error",
+        says=say(
+            "The links of {hosts} went down at the same moment: what they share failed (a switch, its power), not one "
+            "adapter",
+            hosts=hosts,
+        )
+        + words.aside(why),
+        weight=weight("kernel_cause") + shift - (3.0 if all(recovered_link(case, e) for e in down) else 0.0),
+        events=down[:4],
+        onset_ns=first.time_ns,
+        detail="switch",
+    )
+
+
+MOST_NAMED = 8
+"""Hosts that a sentence names before it counts them. Our judgement."""
 FIRST_CALLS = 3
 """A collective with a higher number is not the first traffic: earlier ones got through. Our judgement."""
 

@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterable, Sequence
 
 from nccl_forensics import catalog, words
+from nccl_forensics.identify import same_host
 from nccl_forensics.messages import Message, filled, joined, say, say_many, shaped
 from nccl_forensics.model import Action, GroupState, Hypothesis, Verdict
 from nccl_forensics.rules import Case, text
 
 MOST_ACTIONS = 5
+KERNEL_LOGS = frozenset({"kernel", "journal", "journal-json", "journal-export", "syslog", "nvidia-bug-report"})
 MOST_MISSING = 6
 COLLECT = say("`nccl-forensics collect-script > collect.sh`, then `sudo sh collect.sh` there")
 LONG_LEAD = 160
@@ -174,7 +176,8 @@ def actions(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[Actio
                 because=say("The evidence is gone."),
             ),
         )
-    needs = (None, "gpu" if verdict.gpus else "no gpu")
+    logged = _kernel_logs(verdict, case)
+    needs = (None, "gpu" if verdict.gpus else "no gpu", "kernel log" if logged else "no kernel log")
     entries = [a for a in catalog.load("actions")["action"] if a["cause"] == verdict.cause and a.get("needs") in needs]
     exact = [a for a in entries if a.get("detail") and a["detail"] == top.detail]
     chosen = exact if any(a.get("instead") for a in exact) else exact + [a for a in entries if not a.get("detail")]
@@ -219,6 +222,12 @@ def recorder_setting(case: Case) -> str:
     if version is None:
         return say("PyTorch 2.8 and newer: `{new}`; older: `{old}`", new=new, old=old)
     return f"`{new if version >= (2, 8) else old}`"
+
+
+def _kernel_logs(verdict: Verdict, case: Case) -> bool:
+    """Is the kernel's log of every named host in the pile?"""
+    there = [r.host for r in case.rows if r.format in KERNEL_LOGS and r.host]
+    return bool(verdict.hosts) and all(any(same_host(h, host) for h in there) for host in verdict.hosts)
 
 
 def _crashed(top: Hypothesis | None) -> bool:
@@ -287,7 +296,8 @@ def missing(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[str, 
     if not case.job and verdict.status != "undetermined":
         found.append(say("the log of the training job (all ranks), to say which rank this stopped and when"))
     killed = verdict.cause == "host_oom_kill" or (verdict.cause == "process_signal" and not _crashed(top))
-    if killed and not any(k.startswith(("oom-", "memory-failure")) or k in ("slurm-oom", "k8s-oom") for k in kinds):
+    told = any(k.startswith(("oom-", "memory-failure")) or k in ("slurm-oom", "k8s-oom") for k in kinds)
+    if killed and not told and not _kernel_logs(verdict, case):
         found.append(
             say("proof of the OOM killer, if it was that: `sudo dmesg -T | grep -i 'killed process'` on that host")
         )

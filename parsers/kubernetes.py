@@ -43,6 +43,10 @@ GET_NODE = re.compile(
 EVENT = re.compile(
     r"^(?:\S{1,60}\s+)?(?P<age>(?:\d{1,6}[smhd]){1,3})\s+(?:Warning|Normal)\s+NodeNotReady\s+(?P<kind>pod|node)/(?P<name>[\w.-]{1,253})"
 )
+TAKEN = re.compile(
+    r"^(?:\S{1,60}\s+)?(?:(?:\d{1,6}[smhd]){1,3}|<unknown>)\s+(?:Warning|Normal)\s+Preempted\s+pod/(?P<name>[\w.-]{1,253})\s+"
+    r"(?P<says>Preempted by [^\n]{1,300}?)\s*$"
+)
 IN_DESCRIBE = re.compile(r"^\s+(?:Warning|Normal)\s+NodeNotReady\s+(?:\d{1,6}[smhd]){1,3}\s")
 BACK = 160
 """Lines of a pod's description before its containers' states."""
@@ -108,6 +112,20 @@ def pod_ended(line: Line) -> Iterator[Event]:
         details={k: v for k, v in details.items() if v is not None},
         pid=None,
     )
+
+
+@parser(title="kubectl: a pod that the scheduler took away", literals=["Preempted by "])
+def pod_preempted(line: Line) -> Iterator[Event]:
+    if found := TAKEN.match(line.text):
+        yield line.event(
+            "preempted",
+            role="cause",
+            severity="critical",
+            cause="preempted",
+            host=found["name"],
+            details={"pod": found["name"], "says": found["says"]},
+            pid=None,
+        )
 
 
 @parser(title="kubectl: a node that is not ready", literals=["NotReady", "NodeStatusUnknown", "KubeletNotReady"])

@@ -169,8 +169,8 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("eval", "validation"),
     ("sav", "saving checkpoint"),
     ("checkpoint", "saving checkpoint"),
+    ("download", "downloading"),
     ("load", "loading"),
-    ("download", "loading"),
     ("map", "preprocessing"),
     ("split", "preprocessing"),
 )

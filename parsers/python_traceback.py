@@ -271,8 +271,8 @@ def classify(kind: str, message: str, *, launcher: bool = False) -> tuple[Role, 
     text = f"{kind}: {message}"
     if "Detected mismatch between collectives" in message:
         return "symptom", "collective_mismatch", True
-    if name in ("KeyboardInterrupt", "SystemExit"):
-        return "consequence", "preempted" if name == "KeyboardInterrupt" else None, False
+    if name in ("KeyboardInterrupt", "SystemExit", "SIGTERMException"):  # the last is Lightning's
+        return "consequence", None if name == "SystemExit" else "preempted", False
     if COMMUNICATION_TYPES.search(kind) or COMMUNICATION.search(message) or (launcher and name == "CalledProcessError"):
         return ("consequence" if AFTERMATH.search(text) else "symptom"), None, True
     if "more than 1EB" in message:

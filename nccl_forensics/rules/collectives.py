@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from nccl_forensics import words
@@ -273,10 +273,47 @@ def python_lock_held(case: Case) -> Iterator[Finding]:
     )
 
 
+def _few_of_many(reports: Sequence[Event]) -> set[int]:
+    """The ranks whose call most others' reports show to be another one; none where it is even or a subgroup's ranks."""
+    calls: dict[int, tuple[object, ...]] = {}
+    own = [(e.rank, number(e, "rank_a")) for e in reports if e.rank is not None]
+    if not own or any(a != b for a, b in own):
+        return set()  # ranks of a group need not be the job's
+    for event in reports:
+        for side in "ab":
+            rank = number(event, f"rank_{side}")
+            if rank is not None:
+                calls.setdefault(rank, tuple(event.details.get(f"{key}_{side}") for key in ("op", "seq", "shape")))
+    ((most, n), *rest) = Counter(calls.values()).most_common() or [((), 0)]
+    odd = {rank for rank, call in calls.items() if call != most}
+    return odd if rest and n > 2 and n >= 2 * len(odd) else set()
+
+
 @rule
 def fingerprints_differ(case: Case) -> Iterator[Finding]:
-    """TORCH_DISTRIBUTED_DEBUG=DETAIL found two ranks in different collectives; which one is wrong is not known."""
-    for event in case.of("pgw-mismatch")[:1]:
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL found ranks in different collectives.
+
+    Each report tells of two ranks; which of them is wrong is known only where the reports of others show what most do.
+    """
+    reports = case.of("pgw-mismatch")
+    if odd := _few_of_many(reports):
+        told = next(e for e in reports if odd & {number(e, "rank_a"), number(e, "rank_b")})
+        side = "a" if number(told, "rank_a") in odd else "b"
+        yield Finding(
+            cause="collective_mismatch",
+            says=say(
+                "PyTorch's fingerprint check: {odd} in {op}, most ranks in {other} at the same place",
+                odd=words.ranks(odd),
+                op=text(told, f"op_{side}") or say("one collective"),
+                other=text(told, "op_b" if side == "a" else "op_a") or say("another"),
+            ),
+            weight=weight("detail_mismatch"),
+            ranks=tuple(sorted(odd)),
+            events=(told, *[e for e in reports if e is not told][:2]),
+            detail="pair",
+        )
+        return
+    for event in reports[:1]:
         a, b = number(event, "rank_a"), number(event, "rank_b")
         yield Finding(
             cause="collective_mismatch",

@@ -510,7 +510,10 @@ def whole_host_missing(case: Case) -> Iterator[Finding]:
 @rule
 def stopped(case: Case) -> Iterator[Finding]:
     """A scheduler or a person ended the job, and nothing had failed before."""
-    for event in case.of("slurm-time-limit", "preempted", "k8s-evicted", "agent-death", "slurm-cancel"):
+    told = case.of("slurm-time-limit", "preempted", "k8s-evicted", "agent-death", "slurm-cancel")
+    # a launcher that is told to stop does not know why; whoever took the pod away does
+    why = [e for e in told if e.kind in ("preempted", "k8s-evicted") and e.role == "cause"]
+    for event in (*why, *(e for e in told if e not in why)):
         cancelled = event.kind == "slurm-cancel"
         if event.role not in ("cause", "symptom") and not cancelled:
             continue
@@ -533,6 +536,7 @@ def stopped(case: Case) -> Iterator[Finding]:
                 onset_ns=event.time_ns,
             )
             break
+        heard = [e for e in told if e is not event and e.kind == "agent-death"][:1]
         if cancelled and _ended_badly(case):
             continue  # Slurm cancels a step, too, whose first task failed
         what = {
@@ -548,10 +552,10 @@ def stopped(case: Case) -> Iterator[Finding]:
             cause="preempted",
             says=what + (say(", but something had failed before") if earlier else ""),
             weight=value if event.role == "cause" else value - (1.6 if cancelled else 0.8),
-            events=(event,),
+            events=(event, *heard),
             hosts=(event.host,) if event.host else (),
             detail=event.kind,
-            onset_ns=event.time_ns,
+            onset_ns=event.time_ns if event.time_ns is not None or not heard else heard[0].time_ns,
         )
         break
 

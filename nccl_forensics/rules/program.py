@@ -301,6 +301,9 @@ def busy_elsewhere(case: Case) -> Iterator[Finding]:
     for suspect in case.collectives.suspects:
         if suspect.cause in ("rank_not_arrived", "process_missing") and len(suspect.ranks) == 1:
             late[suspect.ranks[0]] = ()
+    for event in case.of("monitored-barrier"):
+        if len(named := listed(event)) == 1:
+            late.setdefault(named[0], (event,))
     waiting = case.of("pg-uniqueid", "store-wait")
     if waiting and not any(e.kind == "watchdog-timeout" for e in case.events):
         late.setdefault(0, waiting[:1])  # set-up waits for rank 0 (job-log-signatures.md, pg-uniqueid)

@@ -30,6 +30,8 @@ ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter", "coalesced", 
 """Operations that one member can complete before all have entered: a root that only sends, a leaf that only gives."""
 OLD_FILE_NS = 300 * 10**9
 """A dump that lags behind its peers' progress by more than this was left by something earlier. A judgement."""
+ONE_MOMENT_NS = 10**9
+"""The watchdog looks every 100 ms for what has ended: what began within this time before is no hang. A judgement."""
 CONTEXTS = (16, 8, 4)
 """How many calls before a call must be equal for the calls after them to be expected to be equal. A judgement."""
 
@@ -1930,7 +1932,7 @@ class _Verdict:
             )
             return
         progress = {m.completed for group in joint for m in group.members.values()}
-        if not joint or len(progress) > len(joint) or self._behind():
+        if not joint or len(progress) > len(joint) or self._behind() or self._under_way(joint):
             # Some have seen more ends than others: operations were still completing when the dumps were written.
             self.healthy = True
             return
@@ -1948,6 +1950,25 @@ class _Verdict:
         # One GPU that hangs and the way between them look the same.
         self._add((), "fabric_error", catalog.weight("nobody_apart_fabric"), says, group, shown)
         self._add((), "gpu_stall", catalog.weight("nobody_apart_gpu"), says, group, shown)
+
+    def _under_way(self, joint: Sequence[_Standing]) -> bool:
+        """Had an operation just ended when the dumps were written, and had all that is pending begun at that moment?
+
+        Its end is seen by some members and not yet by others, who are in none of the groups that wait: a GPU that hangs
+        would hold those up.
+        """
+        waiting = {x for group in joint for x in group.members}
+        ending = [
+            when
+            for group in self.job.groups.values()
+            if group.seq is None
+            for rank, member in group.members.items()
+            if member.strict and rank not in waiting
+            for seq in member.pending
+            if seq <= group.agreed and (when := member.created_ns(int(seq))) is not None
+        ]
+        begun = [m.created_ns(g.seq) for g in joint if g.seq is not None for m in g.members.values()]
+        return bool(ending and begun) and all(t is not None and max(ending) - t <= ONE_MOMENT_NS for t in begun)
 
     def _always_late(self) -> None:
         """Nobody holds the others up for good, but one rank comes last again and again."""

@@ -571,6 +571,47 @@ def test_a_dump_of_the_hang_names_who_is_behind() -> None:
     assert [x.ranks for x in made.suspects] == [(2,)]
 
 
+def _pair(rank: int, *, over: int, late_ns: int = 0) -> Dump:
+    """The dump of a rank of a job of two pairs, which has seen the ends of `over` of five collectives."""
+    group, members = ("1", [0, 1]) if rank < 2 else ("2", [2, 3])
+    entries = [
+        {
+            "record_id": n, "pg_id": 1, "process_group": (group, "tp"), "collective_seq_id": n, "p2p_seq_id": 0,
+            "op_id": n, "profiling_name": "nccl:all_reduce",
+            "time_created_ns": 1_800_000_000 * 10**9 + n * 10**8 + late_ns,
+            "input_sizes": [[64]], "output_sizes": [[64]], "input_dtypes": ["Float"], "output_dtypes": ["Float"],
+            "state": "completed" if n <= over else "scheduled", "time_discovered_started_ns": None,
+            "time_discovered_completed_ns": None, "retired": n <= over, "timeout_ms": 600000, "is_p2p": False,
+        }
+        for n in range(1, 6)
+    ]  # fmt: skip
+    counted = {"last_enqueued_collective": 5, "last_started_collective": -1, "last_completed_collective": over}
+    groups = {"0": ("default_pg", "[0, 1, 2, 3]"), group: ("tp", str(members))}
+    content = {
+        "version": "2.10", "pg_status": {"1": counted}, "entries": entries,
+        "pg_config": {g: {"name": g, "desc": desc, "ranks": ranks} for g, (desc, ranks) in groups.items()},
+    }  # fmt: skip
+    dump, _ = dump_of(content, path=f"dump{rank}", form="pickle", name_rank=rank)
+    return dump
+
+
+def test_work_of_this_moment_is_no_hang() -> None:
+    """One rank has seen the end that its peer is about to see: the job ran, and so did the other pair."""
+    made = collectives.reconstruct([_pair(0, over=4), _pair(1, over=5), _pair(2, over=4), _pair(3, over=4)])
+    assert made.healthy
+    assert made.suspects == ()
+
+
+@pytest.mark.parametrize(("first", "late_ns"), [(4, 0), (5, 0), (4, 600 * 10**9)])
+def test_work_that_waits_is_a_hang(first: int, late_ns: int) -> None:
+    """Near misses: no end is under way; or one is, of a call that came ten minutes after those that wait."""
+    second = 5 if late_ns else first
+    pairs = [_pair(0, over=first, late_ns=late_ns), _pair(1, over=second, late_ns=late_ns)]
+    made = collectives.reconstruct([*pairs, _pair(2, over=4), _pair(3, over=4)])
+    assert not made.healthy
+    assert {x.cause for x in made.suspects} == {"fabric_error", "gpu_stall"}
+
+
 def test_groups_entered_in_different_order_are_a_deadlock() -> None:
     job = mesh(2, 2, 4)
     tp, dp = Op("all_reduce", "3", 64, line=90), Op("all_reduce", "1", 64, line=91)

@@ -127,7 +127,7 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
             ranks=tuple(sorted(ranks)),
             hosts=(host,) if host else (),
             events=tuple([first, *[e for e in (strong or near) if e is not first]][:4] + _broken(case, first)),
-            onset_ns=first.time_ns,
+            onset_ns=None if first.kind in OF_THE_LAST_BOOT else first.time_ns,
             detail=first.kind,
         )
 
@@ -160,6 +160,8 @@ def _broken(case: Case, event: Event) -> list[Event]:
     return [e for e in errors if e.boot == event.boot and 0 <= at(event) - at(e) <= PASSED_ON_S * SECOND][:1]
 
 
+OF_THE_LAST_BOOT = frozenset({"amd-reset-reason", "bert"})
+"""Lines of a start that tell why the boot before it ended: the loss came earlier than they stand."""
 KEEP_ALIVE = frozenset({"ena-keepalive", "nic-tx-timeout"})
 """Adapters whose driver was not scheduled in time complain in these words."""
 

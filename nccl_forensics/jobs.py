@@ -11,10 +11,10 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
-from nccl_forensics import words
+from nccl_forensics import roster, words
 from nccl_forensics.identify import hosts_of_files, short
 from nccl_forensics.messages import say, say_many
 from nccl_forensics.model import Event, InputRow, Problem, number, text
@@ -34,8 +34,12 @@ FEWEST = 2
 """So many ranks must be in two places: one alone may be a misread line. Our judgement."""
 MOST_PLACES = 64
 """Places of one rank that are held against each other: a hostile pile could name thousands."""
-SLURM_FILE = re.compile(r"(?:^|[/!])slurm-(\d{1,12}(?:_\d{1,8})?)(?=[._-]|$)")
-"""sbatch's default, slurm-%j.out, and slurm-%A_%a.out for arrays."""
+SLURM_FILE = re.compile(r"(?:^|[/!])slurm-(?:(?P<whole>\d{1,12})_)?(?P<last>\d{1,12})(?=[._-]|$)")
+"""sbatch's default, slurm-%j.out, and slurm-%A_%a.out for arrays; so look slurm-%t.out and slurm-%j_%t.out of tasks."""
+MOST_TASKS = 4096
+"""A number from here on is a job's, unless it is that of the only rank in the file. Our judgement."""
+TOGETHER_S = 60
+"""Members of one operation report its timeout within this, so that their files are of one job. Our judgement."""
 POD = re.compile(r"(?P<job>[a-z0-9][a-z0-9.-]{0,200})-(?:master|worker|launcher|chief)(?:-\d{1,5})?(?:-[a-z0-9]{5})?")
 """Pods of Kubeflow's operators: JOB-worker-3."""
 OWN_WORK = JOB_KINDS | {"nccl-init", "rank-identity", "rendezvous", "progress", "world-size"}
@@ -190,14 +194,51 @@ class _Sets:
         self.slurm[a] = mine | its
 
 
+def _slurm_numbers(rows: Sequence[InputRow], events: Sequence[Event]) -> Iterator[tuple[str, str]]:
+    """(file, number of its Slurm job in its name). Numbers that count the tasks or nodes of a job are none."""
+    ranks = roster.numbered((r.path for r in rows if r.format not in OF_ONE_HOST), events)
+    wrote: dict[str, set[int]] = defaultdict(set)
+    waited: dict[str, dict[tuple[object, ...], int]] = defaultdict(dict)
+    for event in events:
+        source, stamp = event.evidence.source, event.stamp
+        if event.rank is not None:
+            wrote[source].add(event.rank)
+        if event.kind == "watchdog-timeout" and stamp is not None and stamp.wall_ns is not None:
+            waited[source][tuple(event.details.get(key) for key in ("pg_id", "seq", "op", "numel_in"))] = stamp.wall_ns
+    alike: dict[tuple[str, str | None], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for path in {e.evidence.source: None for e in events}:
+        if found := SLURM_FILE.search(path):
+            alike[path[: found.start()], found["whole"]][int(found["last"])].append(path)
+
+    def one(before: int, after: int, files: Mapping[int, list[str]]) -> bool:
+        """Do other ranks in the file of the next number wait in the same operation at the same time?"""
+        return any(
+            wrote[a].isdisjoint(wrote[b]) and abs(at - waited[b][operation]) <= TOGETHER_S * SECOND
+            for a in files[before]
+            for b in files[after]
+            for operation, at in waited[a].items()
+            if operation in waited[b]
+        )
+
+    for (_, whole), files in alike.items():
+        tasks = {n for n, paths in files.items() if len(files) > 1 and all(ranks.get(p) == n for p in paths)}
+        small = sorted(n for n in files if n < MOST_TASKS)
+        tasks |= {n for a, b in pairwise(small) if b - a == 1 and one(a, b, files) for n in (a, b)}
+        if whole is None and 0 in files:  # no job's number
+            tasks |= set(small)
+        for n, paths in files.items():
+            job = whole if n in tasks else f"{whole}_{n}" if whole else str(n)
+            if job is not None:
+                yield from ((path, job) for path in paths)
+
+
 def _parts(rows: Sequence[InputRow], events: Sequence[Event], of_files: Mapping[str, str | None]) -> list[_Part]:
     """The files of jobs, joined, in the order of their first times."""
     sources = dict.fromkeys(e.evidence.source for e in events)
     sets = _Sets(sources)
     labels: dict[Label, dict[str, None]] = defaultdict(dict)
-    for row in rows:
-        if row.path in sources and (found := SLURM_FILE.search(row.path)):
-            labels["slurm", found[1]][row.path] = None
+    for path, job in _slurm_numbers(rows, events):
+        labels["slurm", job][path] = None
     for event in events:
         for label in _labels(event):
             labels[label][event.evidence.source] = None

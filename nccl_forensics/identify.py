@@ -38,6 +38,10 @@ HOST_IN_NAME = re.compile(
     re.I,
 )
 """A file or folder called after a machine: `node-d.log`, `torchrun-node-0.log`, `logs/node-1/…`, not `pods.txt`."""
+OF_MACHINE = re.compile(
+    r"(?:node|host|compute|dgx|hgx|server|srv|cn)[-_]?\d{1,5}$|(?<!worker)(?<!worker[-_])0\d{1,4}$", re.I
+)
+"""A number that only machines have, or one with a zero before it as theirs; workers, pods and GPUs count ranks, too."""
 CONTENTS = """
     console serial kern kernel dmesg journal journalctl syslog messages boot previous prev current last pstore ipmi sel
     bmc sensors smi nvidia nvsmi log logs out output err stdout stderr xid info report full all tail cut list status
@@ -320,6 +324,8 @@ def _sources(
         stated.setdefault(path, set()).add(name)
     machines = set(known)
     folders = _folders(rows, stated)
+    of_machines = {folders.get(row.path) for row in rows if row.format in OF_ONE_HOST}
+    of_machines |= {folder for folder in folders.values() if short(folder) in machines}
     alike = _alike([row for row in rows if row.format in OF_ONE_HOST and row.path not in stated])
     # What stands before this in every path is where the user keeps the pile, and names nobody's machine or rank.
     own = os.path.commonprefix([row.path for row in rows]).rfind("/") + 1  # noqa: RUF071 (cut at a folder)
@@ -331,13 +337,16 @@ def _sources(
     shared = _of_several(events)
     for row in rows:
         _, attempt, local, above = names_in_path(row.path)
-        rank, _, _, named = names_in_path(row.path[own if "!" not in row.path[:own] else row.path.index("!") :])
+        begin = own if "!" not in row.path[:own] else row.path.index("!")
+        rank, _, _, _ = names_in_path(row.path[begin:])
+        uncounted = _without_count(row.path, numbered.get(row.path))
+        *_, named = names_in_path(uncounted[begin:])
         if named is None and above is not None and short(above) in machines:
             named = above
         if len(rows) == 1:
             rank = _rank_of_one_file(row.path)
-        if rank is None:
-            rank = numbered.get(row.path)
+        if rank is None and row.path in numbered:
+            rank = numbered[row.path].rank
         if len(writers[row.path] - {rank}) > 1 or row.path in shared:
             rank = None  # several ranks write in it: its name is about something else, such as who failed
         hosts = said.get(row.path, Counter())
@@ -346,6 +355,8 @@ def _sources(
             host = max(hosts, key=len)
         if host is None and not hosts:
             folder = folders.get(row.path)
+            if folder not in re.split(r"[/!]", uncounted) and folder not in of_machines:
+                folder = None
             named = _spoken_of(row, known) or named
             named = folder if folder and (named is None or named in folder) else named  # gpu7 of prod3-gpu7
             named = named or alike.get(row.path)
@@ -354,6 +365,14 @@ def _sources(
                 host = known[next(iter(machines))]  # the pile speaks of one machine only
         found[row.path] = (host, rank, attempt, local)
     return found
+
+
+def _without_count(path: str, numbered: roster.Numbered | None) -> str:
+    """The path with `#` for the number of a rank, so that `worker-5.out` is no machine's, while `node-5.log` is."""
+    for at in numbered.places if numbered is not None else ():
+        if (found := roster.NUMBER.match(path, at)) and not OF_MACHINE.search(path[: found.end()]):
+            path = path[:at] + "#" * len(found[0]) + path[found.end() :]
+    return path
 
 
 def _words(path: str) -> list[str]:

@@ -196,7 +196,7 @@ class _Sets:
 
 def _slurm_numbers(rows: Sequence[InputRow], events: Sequence[Event]) -> Iterator[tuple[str, str]]:
     """(file, number of its Slurm job in its name). Numbers that count the tasks or nodes of a job are none."""
-    ranks = roster.numbered((r.path for r in rows if r.format not in OF_ONE_HOST), events)
+    counted = roster.numbered((r.path for r in rows if r.format not in OF_ONE_HOST), events)
     wrote: dict[str, set[int]] = defaultdict(set)
     waited: dict[str, dict[tuple[object, ...], int]] = defaultdict(dict)
     for event in events:
@@ -206,9 +206,12 @@ def _slurm_numbers(rows: Sequence[InputRow], events: Sequence[Event]) -> Iterato
         if event.kind == "watchdog-timeout" and stamp is not None and stamp.wall_ns is not None:
             waited[source][tuple(event.details.get(key) for key in ("pg_id", "seq", "op", "numel_in"))] = stamp.wall_ns
     alike: dict[tuple[str, str | None], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    of_tasks = set()
     for path in {e.evidence.source: None for e in events}:
         if found := SLURM_FILE.search(path):
             alike[path[: found.start()], found["whole"]][int(found["last"])].append(path)
+            if path in counted and found.start("last") in counted[path].places:
+                of_tasks.add(path)
 
     def one(before: int, after: int, files: Mapping[int, list[str]]) -> bool:
         """Do other ranks in the file of the next number wait in the same operation at the same time?"""
@@ -221,7 +224,7 @@ def _slurm_numbers(rows: Sequence[InputRow], events: Sequence[Event]) -> Iterato
         )
 
     for (_, whole), files in alike.items():
-        tasks = {n for n, paths in files.items() if len(files) > 1 and all(ranks.get(p) == n for p in paths)}
+        tasks = {n for n, paths in files.items() if of_tasks.issuperset(paths)}
         small = sorted(n for n in files if n < MOST_TASKS)
         tasks |= {n for a, b in pairwise(small) if b - a == 1 and one(a, b, files) for n in (a, b)}
         if whole is None and 0 in files:  # no job's number

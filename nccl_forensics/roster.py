@@ -23,8 +23,18 @@ AGREE, AGREE_SHIFTED = 2, 3
 (the local ranks of a second node). Our judgement."""
 
 
-def numbered(paths: Iterable[str], events: Iterable[Event]) -> dict[str, int]:
-    """File → rank, where files are named alike but for one number, and that counts ranks wherever their lines tell.
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """The rank that a number in a file's name counts."""
+
+    rank: int
+    places: frozenset[int]
+    """Where in the path the number begins; several, if several count alike."""
+
+
+def numbered(paths: Iterable[str], events: Iterable[Event]) -> dict[str, Numbered]:
+    """File → the rank that it is named for: files are named alike but for one number, and that counts ranks wherever
+    their lines tell.
 
     `slurm-123-7.out`, `worker.7.err`, `attempt_0/7/stderr.log`: the names alone do not say what they count.
     """
@@ -36,8 +46,8 @@ def numbered(paths: Iterable[str], events: Iterable[Event]) -> dict[str, int]:
     for path in paths:
         for found in list(NUMBER.finditer(path))[-MOST_NUMBERS:]:
             alike[path[: found.start()], path[found.end() :]][int(found[0])] = path
-    ranks: dict[str, set[int]] = defaultdict(set)
-    for files in alike.values():
+    ranks: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))  # file → rank → places
+    for (before, _), files in alike.items():
         told = {n: said[path] for n, path in files.items() if said.get(path)}
         if len(told) < AGREE or any(len(inside) > 1 for inside in told.values()):
             continue
@@ -45,8 +55,13 @@ def numbered(paths: Iterable[str], events: Iterable[Event]) -> dict[str, int]:
         if len(shifts) == 1 and (shifts == {0} or len(told) >= AGREE_SHIFTED):
             (shift,) = shifts
             for n, path in files.items():
-                ranks[path].add(n + shift)
-    return {path: inside.pop() for path, inside in ranks.items() if len(inside) == 1 and 0 <= min(inside) < MOST_RANKS}
+                ranks[path][n + shift].add(len(before))
+    return {
+        path: Numbered(rank, frozenset(places))
+        for path, inside in ranks.items()
+        for rank, places in inside.items()
+        if len(inside) == 1 and 0 <= rank < MOST_RANKS
+    }
 
 
 @dataclass(slots=True)

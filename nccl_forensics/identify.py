@@ -183,11 +183,9 @@ class Identities:
         return found[0] if len(found) == 1 else None
 
     def unused(self, host: str | None, pci: str | None) -> bool:
-        """Is it shown that no rank ran on this card? The host and the cards of all ranks have to be known."""
+        """Is this none of the cards of the ranks on this host, which are all known? Of those in the table, that is."""
         mine = self.ranks_on(host)
-        if pci is None or not mine or self.disputed or len(self.ranks) < (self.size() or 0):
-            return False
-        if any(p.host is None for p in self.ranks.values()):
+        if pci is None or not mine:
             return False
         cards = {g.pci if (g := self.ranks[r].gpu) is not None else None for r in mine}
         return None not in cards and pci not in cards

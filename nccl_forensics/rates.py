@@ -7,12 +7,12 @@ reference clock. docs/reasoning.md tells how the figures are made.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from nccl_forensics import words
+from nccl_forensics import catalog, words
 from nccl_forensics.identify import Identities
 from nccl_forensics.messages import say
 from nccl_forensics.model import Event, Incident, InputRow
@@ -31,6 +31,8 @@ HOURS_PER_FAILURE = 50_677
 table 5). They count hosts, network and software as well, so a machine's own faults should be rarer."""
 SURE = 0.95
 """Of the interval; 1 - SURE is the share of false names among the repeat offenders (Benjamini and Hochberg, 1995)."""
+OF_PROGRAMS = frozenset({"host_oom_kill", "process_signal", "preempted"})
+"""Causes of other families that programs or people bring about."""
 MOST_FAILURES = 100
 """Failures that are listed; all are counted."""
 
@@ -143,7 +145,7 @@ def _figure(value: float) -> str:
 
 
 def _failures(host: str, lines: Iterable[Event]) -> Iterator[Failure]:
-    faults = sorted((e for e in lines if e.role == "cause"), key=lambda e: e.time_ns or 0)
+    faults = sorted((e for e in lines if e.role == "cause" and _of_machines(e)), key=lambda e: e.time_ns or 0)
     last: int | None = None
     for fault in faults:
         at = fault.time_ns or 0
@@ -172,6 +174,12 @@ def with_offenders(incidents: Sequence[Incident], found: Rates | None) -> tuple[
                 rows.append({**row, "source": place.source, "line": place.line})
         made.append(replace(incident, contributing=(*incident.contributing, *rows)) if rows else incident)
     return tuple(made)
+
+
+def _of_machines(fault: Event) -> bool:
+    """Is it a fault of a machine, not of a program that runs there? A program's bug follows the program."""
+    cause = catalog.load("causes").get(fault.cause or "")
+    return cause is None or (cause["family"] != "program" and fault.cause not in OF_PROGRAMS)
 
 
 # --- chance -----------------------------------------------------------------------------------------------------------
@@ -207,17 +215,19 @@ def at_least(count: int, draws: int, share: float) -> float:
         return 1.0
     if share <= 0:
         return 0.0
-    chance = (
-        math.exp(
+    whole = 0.0
+    for n in range(count, draws + 1):
+        term = math.exp(
             math.lgamma(draws + 1)
             - math.lgamma(n + 1)
             - math.lgamma(draws - n + 1)
             + n * math.log(share)
             + (draws - n) * math.log1p(-share)
         )
-        for n in range(count, draws + 1)
-    )
-    return min(1.0, math.fsum(chance))
+        whole += term
+        if n > draws * share and term < whole * 1e-12:  # they only fall from here on
+            break
+    return min(1.0, whole)
 
 
 def adjusted(chances: Sequence[float]) -> list[float]:
@@ -255,9 +265,9 @@ def _offenders(failures: Sequence[Failure], hours: Mapping[str, float], known: I
 
 def _more_than_their_share(failed: Sequence[Who], hours: Mapping[Who, float]) -> list[tuple[Who, int, float]]:
     """(who, failures, q) of those that failed more often than their hours explain; the surest first."""
-    counts = {who: failed.count(who) for who in dict.fromkeys(failed)}
+    counts = Counter(failed)
     whole = sum(hours.values())
-    chances = {who: at_least(counts.get(who, 0), len(failed), part / whole) for who, part in hours.items()}
+    chances = {who: at_least(counts[who], len(failed), part / whole) for who, part in hours.items()}
     sure = dict(zip(chances, adjusted(list(chances.values())), strict=True))
     found = [(who, count, sure[who]) for who, count in counts.items() if count > 1 and sure[who] <= 1 - SURE]
     return sorted(found, key=lambda x: (x[2], -x[1]))

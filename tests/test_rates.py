@@ -17,6 +17,9 @@ from nccl_forensics import document, pipeline, rates, report
 CARDS = ("0c", "0d", "10", "11", "41", "42", "46", "47")
 BEGAN = datetime(2026, 3, 1, 4, 0, 0, tzinfo=timezone.utc)
 GONE = "NVRM: Xid (PCI:0000:{card}:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+FAULT = (
+    "NVRM: Xid (PCI:0000:{card}:00): 31, pid=4711, name=python, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS"
+)
 CORRECTED = "pcieport 0000:{card}:00.0: AER: Corrected error received: 0000:{card}:00.0"
 
 
@@ -73,6 +76,8 @@ def test_near_misses_name_nobody(tmp_path: Path) -> None:
     assert found(tmp_path / "two").offenders == ()  # two of two on one card of eight is one chance in eight
     log(tmp_path / "harmless", "rig-a", 40, [(d, "41", CORRECTED) for d in range(1, 40)])
     assert found(tmp_path / "harmless").failures == ()
+    log(tmp_path / "bug", "rig-a", 40, [(d, "41", FAULT) for d in (6, 14, 23, 37)])
+    assert found(tmp_path / "bug").failures == ()  # a program's fault follows the program
     log(tmp_path / "one", "rig-a", 40, [(d, "41", GONE) for d in (6, 14, 23, 37)], cards=("41",))
     assert found(tmp_path / "one").offenders == ()  # a lone card has all failures
 

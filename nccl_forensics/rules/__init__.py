@@ -154,6 +154,21 @@ class Case:
         return any(r.format == "job-log" and r.status in ("read", "partial") for r in self.rows)
 
     @cached_property
+    def whole(self) -> bool:
+        """Are all ranks of the job in the table, each with its host?
+
+        As many as a log states, or as the widest communicator has; and where ranks wait, who is waited for is one of
+        them: otherwise the logs may be those of one group of a larger job.
+        """
+        known = self.known
+        if known.world_size is None or known.disputed or len(known.ranks) < known.world_size:
+            return False
+        if any(p.host is None for p in known.ranks.values()):
+            return False
+        awaited = [s for s in self.collectives.suspects if s.ranks and known.ranks.keys() >= set(s.ranks)]
+        return bool(awaited) or not self.of("watchdog-timeout")
+
+    @cached_property
     def of_hosts(self) -> frozenset[str]:
         """Files that a host wrote, as against a job."""
         return frozenset(r.path for r in self.rows if r.format in HOST_FORMATS)

@@ -124,7 +124,7 @@ def _finding(
     ranks: tuple[int, ...] | None = None,
 ) -> Finding:
     shift, why = case.timing(events[0])
-    if gpus and all(case.known.unused(g.host or host, g.pci) for g in gpus):
+    if gpus and case.whole and all(case.known.unused(g.host or host, g.pci) for g in gpus):
         shift, why = shift + weight("gpu_unused"), say("no rank of the job ran on it")
     return Finding(
         cause=cause,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -88,13 +89,15 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
         if foreign:
             shift, why = shift + weight("foreign_pid"), say("its process id is none of the ranks'")
         elif first.kind in OF_PROCESSES and not ranks and all(_stranger(case, e) for e in near):
-            shift, why = shift + weight("foreign_pid"), say("the process is none of a training job's")
+            told = _pids_known(case, host)
+            shift += weight("foreign_pid") * (1.0 if told else 0.5)
+            why = say("the process is none of the ranks'") if told else say("its name is none of a training job's")
         if cause == "nic_link_down" and _one_machine(case):
             shift, why = shift + weight("no_network"), say("all ranks of the job ran on this host")
         elif cause == "nic_link_down" and all(_not_used(case, e) for e in near):
             shift, why = shift + weight("no_network"), say("NCCL did not use this port")
         elif (gone := _over(case, near)) is not None:
-            shift, why = weight("long_before"), gone
+            shift, why = gone
         elif not case.job and len(near) == 1 and first.kind in AGAIN_S and not felt:
             shift, why = shift + weight("only_once"), say("once, and nothing here shows that it stopped a job")
         kinds = {e.kind for e in near}
@@ -242,114 +245,115 @@ JOB_PROGRAMS = ("python", "pt_", "torchrun", "ray", "train", "deepspeed", "srun"
 """How the processes of a training job are called in the kernel's eyes (comm, 15 characters)."""
 
 
-def _for_all(comm: str) -> bool:
-    return comm.lower().startswith(KERNEL_THREADS)
-
-
 def _stranger(case: Case, event: Event) -> bool:
     """Is it about somebody else's process? Its name is known and is no training job's, its pid no rank's."""
     comm = text(event, "comm") or text(event, "task")
     pid = number(event, "pid") or event.pid
-    if comm is None or comm.lower().startswith(JOB_PROGRAMS) or (event.kind == "hung-task" and _for_all(comm)):
+    if comm is None or comm.lower().startswith(JOB_PROGRAMS) or comm.endswith(".py"):
+        return False
+    if event.kind == "hung-task" and comm.lower().startswith(FOR_ALL):
         return False
     return case.known.rank_of_pid(event.host, pid) is None
 
 
 OF_PROCESSES = frozenset({"segfault", "trap", "arm-fault", "audit-abend", "coredump", "hung-task"})
 """Kinds that are about one process, which they name."""
-KERNEL_THREADS = (
-    *(
-        "jbd2",
-        "kworker",
-        "xfsaild",
-        "xfs",
-        "flush",
-        "nfsd",
-        "nfsv4",
-        "kjournald",
-        "md",
-        "dm",
-        "ext4",
-        "btrfs",
-        "kswapd",
-    ),
-    *(
-        "khugepaged",
-        "kcompactd",
-        "ptlrpcd",
-        "ll_",
-        "ldlm",
-        "mdt",
-        "ceph",
-        "cifsd",
-        "txg_",
-        "z_",
-        "spl_",
-        "systemd",
-        "init",
-    ),
-)
-"""Beginnings of the names of threads and services that all processes of a host depend on."""
+THREADS = """
+    jbd2 kworker xfs flush nfsd nfsv4 rpciod kjournald md dm ext4 btrfs kswapd khugepaged kcompactd ptlrpcd ll_ ldlm
+    ceph cifsd txg_ z_ spl_ mmfsd beegfs weka systemd init cuda- nvidia nv_
+"""
+FOR_ALL = tuple(THREADS.split())
+"""Beginnings of the names of threads and services that all processes of a host, or of a card, depend on."""
 ENDS = {"nfs-not-responding": "nfs-ok", "lustre-lost": "lustre-restored", "nvme-timeout": "nvme-abort-ok"}
 """A disturbance → the kernel's line that it is over."""
 AGAIN_S = {
     "soft-lockup": 60,
     "workqueue-lockup": 90,
-    "tsc-unstable": 60,
-    "irq-nobody": 60,
     "blk-io-error": 90,
     "nvme-timeout": 90,
     "rcu-stall": 300,
     "rcu-starved": 300,
     "hung-task": 300,
 }
-"""Seconds within which the kernel says it again as long as it lasts: the softlockup watchdog looks every 4 s and tells
-after 20 (kernel.watchdog_thresh), RCU after 21 s and then after three times that, hung tasks are looked for every 120 s
-(kernel.hung_task_timeout_secs), block devices time out after 30 s. With something to spare."""
+"""Seconds within which the kernel mostly says it again as long as it lasts: the softlockup watchdog tells after 20 s,
+then every 20 (before 5.14 not always: kernel/watchdog.c, soft_watchdog_warn), RCU after 21 s and then after three times
+that, hung tasks are looked for every 120 s (kernel.hung_task_timeout_secs), block devices time out after 30 s."""
+MOST_HUNG = 10
+"""Reports of hung tasks after which the kernel says no more (kernel.hung_task_warnings)."""
 NAMES = ("server", "target", "ctrl", "dev")
 """Details by which two lines can be seen to be about different things."""
 
 
-def _over(case: Case, near: list[Event]) -> str | None:
-    """Words for a disturbance that had ended before any rank began to wait, and so held up none; None: it had not.
+def _over(case: Case, near: list[Event]) -> tuple[float, str] | None:
+    """(log-odds, words) for a disturbance that held up none, for it had ended before any rank began to wait.
 
-    Without a job, only what the kernel itself says to be over is.
+    None: it had not, or there is no telling. Without a job, only what the kernel itself says to be over is.
     """
-    ends, said = [], True
+    last, said = 0, True
+    if sum(e.kind == "hung-task" for e in near) >= MOST_HUNG:
+        return None
     for event in near:
         if event.time_ns is None:
             return None
-        end = min((at(e) for e in case.on(event.host, ENDS.get(event.kind, "")) if _ended(event, e)), default=None)
+        end = _end(case, event)
         if end is None:
             if event.kind not in AGAIN_S:
                 return None
             end, said = event.time_ns + AGAIN_S[event.kind] * SECOND, False
-        ends.append(end)
-    last = max(ends)
+        last = max(last, end)
     if not case.job:
-        return say("it was over after {time}", time=words.duration((last - at(near[0])) / SECOND)) if said else None
+        time = words.duration((last - at(near[0])) / SECOND)
+        return (weight("long_before"), say("it was over after {time}", time=time)) if said else None
     seen = case.detected
     begin = case.onset_ns if case.onset_ns is not None else seen.time_ns if seen is not None else None
     slack = case.aligned.slack_ns(near[0], seen) if seen is not None and seen.time_ns is not None else None
     if seen is None or begin is None or slack is None or last + case.margin_ns(near[0], seen, slack) >= begin:
         return None
-    return say("it was over {time} before the first rank began to wait", time=words.duration((begin - last) / SECOND))
+    time = words.duration((begin - last) / SECOND)
+    if said:
+        return weight("long_before"), say("it was over {time} before the first rank began to wait", time=time)
+    latest = words.duration((begin - max(at(e) for e in near)) / SECOND)
+    return weight("not_said_again"), say(
+        "the kernel did not say it again in the {time} before the first rank began to wait", time=latest
+    )
 
 
-def _ended(event: Event, end: Event) -> bool:
-    """Is `end` the end of that very disturbance?"""
-    told = [(text(event, k), text(end, k)) for k in NAMES if text(event, k) and text(end, k)]
-    return end.time_ns is not None and at(end) >= at(event) and all(a == b for a, b in told)
+def _end(case: Case, event: Event) -> int | None:
+    """When the kernel said that this very disturbance was over."""
+    kind = ENDS.get(event.kind)
+    times = case.once(_ends).get((event.host, kind, next((n for k in NAMES if (n := text(event, k))), None)), [])
+    place = bisect_left(times, at(event))
+    return times[place] if place < len(times) else None
+
+
+def _ends(case: Case) -> dict[tuple[str | None, str | None, str | None], list[int]]:
+    """(host, kind, what it is about; None: whatever it is about) → when it was over, sorted."""
+    found: dict[tuple[str | None, str | None, str | None], set[int]] = defaultdict(set)
+    for event in case.of(*ENDS.values()):
+        if event.time_ns is not None:
+            for name in (None, *(n for k in NAMES if (n := text(event, k)))):
+                found[event.host, event.kind, name].add(event.time_ns)
+    return {key: sorted(times) for key, times in found.items()}
+
+
+def _pids_known(case: Case, host: str | None) -> bool:
+    """Are the process ids of all ranks on this host known? Then another one is none of theirs, or a container's."""
+    mine = case.known.ranks_on(host)
+    return case.whole and bool(mine) and all(case.known.ranks[r].pid is not None for r in mine)
 
 
 def _one_machine(case: Case) -> bool:
     """Did all ranks of the job run on one host?"""
     hosts = {p.host for p in case.known.ranks.values()}
-    return len(hosts) == 1 and None not in hosts and len(case.known.ranks) == (case.known.size() or 0) > 1
+    return case.whole and len(hosts) == 1 and None not in hosts and len(case.known.ranks) > 1
 
 
 PLAIN_DRIVERS = frozenset({"igb", "igc", "e1000", "e1000e", "r8169", "tg3", "atlantic", "virtio_net"})
 """Drivers of adapters that have no RDMA: NCCL uses these only as interfaces."""
+
+
+PHYSICAL = re.compile(r"(?:eth|en[opsx]|em|ib)\w*$")
+"""Names of ports themselves, as against bonds, teams, bridges and VLANs, behind which any port may stand."""
 
 
 def _not_used(case: Case, event: Event) -> bool:
@@ -357,7 +361,7 @@ def _not_used(case: Case, event: Event) -> bool:
     dev, driver = text(event, "dev") or text(event, "dev2"), text(event, "driver")
     said = [e for e in case.of("nccl-ports") if e.host is not None and same_host(e.host, event.host)]
     used = {d for e in said if isinstance(names := e.details.get("interfaces"), tuple) for d in names}
-    if dev is None or event.host is None or not used or dev in used:
+    if dev is None or event.host is None or dev in used or not used or not all(PHYSICAL.match(str(d)) for d in used):
         return False
     rdma = any(e.details.get("ports") for e in said)  # those ports' interfaces have names that NCCL does not tell
     return not rdma or driver in PLAIN_DRIVERS

@@ -58,6 +58,8 @@ class Outcome:
     blamed: bool
     """A rank that is known to be innocent is named at 0.8 or more."""
     confidence: float | None
+    posterior: float | None
+    """Before `confidence_slope`, the cap and rounding."""
     seconds: float
     amiss: str
 
@@ -70,7 +72,8 @@ def run(seed: int, cause: str | None = None) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         bundle.write(Path(folder))
         began = time.process_time()
-        doc = document.build(pipeline.analyze([folder]))
+        analysis = pipeline.analyze([folder])
+        doc = document.build(analysis)
         seconds = time.process_time() - began
     causes = set(expect["causes"]) if expect.get("causes") else None
     amiss, wrong = judged(doc, expect, causes)
@@ -78,6 +81,7 @@ def run(seed: int, cause: str | None = None) -> Outcome:
     strict = {k: v for k, v in expect.items() if k != "truth"}
     verdicts = [i["verdict"] for i in doc["incidents"]]
     top = max(verdicts, key=lambda v: v["confidence"], default=None)
+    first = max((i.verdict for i in analysis.incidents), key=lambda v: v.confidence, default=None)
     truth = bundle.truth
     causes_ok, free = {*truth.acceptable, truth.cause}, truth.ranks_free
     true = top is not None and top["cause"] in causes_ok and (free or set(top["culprit_ranks"]) <= set(truth.ranks))
@@ -93,6 +97,7 @@ def run(seed: int, cause: str | None = None) -> Outcome:
         beyond=not wrong and bool(judged(doc, strict, causes)[1]),
         blamed=top is not None and top["confidence"] >= SURE and bool(innocent & set(top["culprit_ranks"])),
         confidence=top["confidence"] if top is not None else None,
+        posterior=first.posterior if first is not None else None,
         seconds=seconds,
         amiss="; ".join(amiss),
     )
@@ -174,11 +179,10 @@ def slope(outcomes: Sequence[Outcome]) -> float:
     """The weight `confidence_slope` under which these verdicts are likeliest (logistic regression without intercept).
 
     The simulator is kinder than the world, where sure verdicts fail for reasons that it does not know: one in
-    `UNKNOWN` of its true verdicts is counted as wrong.
+    `UNKNOWN` of its true verdicts is counted as wrong. The fit is on posteriors before the present slope.
     """
     named = [o for o in outcomes if o.confidence is not None and not o.abstained]
-    now = weight("confidence_slope")
-    points = [(math.log(o.confidence / (1 - o.confidence)) / now, o.true) for o in named if o.confidence]
+    points = [(math.log(p / (1 - p)), o.true) for o in named if (p := o.posterior) is not None and 0 < p < 1]
 
     def loss(factor: float) -> float:
         total = 0.0

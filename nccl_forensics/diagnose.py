@@ -421,7 +421,7 @@ def _program(draft: _Draft) -> bool:
 
 
 def _calibrated(posterior: float) -> float:
-    """How often a job's hypothesis of this posterior is true, by the slope of its log-odds that simulated jobs show.
+    """How often a job's hypothesis of this posterior is true, by the slope of its log-odds: our judgement.
 
     One that is as likely as not stays so, and two that exclude each other still add up to one.
     """
@@ -447,6 +447,7 @@ def weigh(found: Sequence[Finding], case: Case) -> list[Hypothesis]:
                     hosts.add(place.host)
                 if place.gpu is not None and place.gpu.pci and len(draft.ranks) <= 64:
                     draft.add_gpu(place.gpu)
+        posterior = math.exp(o) / whole
         details = [f.detail for f in sorted(draft.findings, key=lambda f: -f.weight) if f.detail]
         hypotheses.append(
             Hypothesis(
@@ -455,9 +456,10 @@ def weigh(found: Sequence[Finding], case: Case) -> list[Hypothesis]:
                 hosts=tuple(sorted(hosts)),
                 gpus=tuple(sorted(draft.gpus, key=lambda g: (g.host or "", g.pci or ""))),
                 log_odds=o,
-                confidence=min(_calibrated(math.exp(o) / whole) if case.job else math.exp(o) / whole, SUREST),
+                confidence=min(_calibrated(posterior) if case.job else posterior, SUREST),
                 findings=tuple(draft.findings + [b for b in draft.borrowed if b not in draft.findings]),
                 detail=details[0] if details else None,
+                posterior=posterior,
             )
         )
     return sorted(hypotheses, key=lambda h: (-h.confidence, h.cause, h.ranks))
@@ -647,6 +649,7 @@ def _verdict(hypotheses: Sequence[Hypothesis], case: Case, reporters: tuple[int,
         cannot_exclude=(),
         missing_evidence=(),
         actions=(),
+        posterior=top.posterior if top is not None else None,
     )
     users = set(advice.perhaps_on_gpus(draft, case))
     users = users - set(waiting_ranks(case.events)) or users

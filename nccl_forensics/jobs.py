@@ -196,7 +196,7 @@ class _Sets:
 
 def _slurm_numbers(rows: Sequence[InputRow], events: Sequence[Event]) -> Iterator[tuple[str, str]]:
     """(file, number of its Slurm job in its name). Numbers that count the tasks or nodes of a job are none."""
-    counted = roster.numbered((r.path for r in rows if r.format not in OF_ONE_HOST), events)
+    named_for = roster.numbered((r.path for r in rows if r.format not in OF_ONE_HOST), events)
     wrote: dict[str, set[int]] = defaultdict(set)
     waited: dict[str, dict[tuple[object, ...], int]] = defaultdict(dict)
     for event in events:
@@ -210,7 +210,7 @@ def _slurm_numbers(rows: Sequence[InputRow], events: Sequence[Event]) -> Iterato
     for path in {e.evidence.source: None for e in events}:
         if found := SLURM_FILE.search(path):
             alike[path[: found.start()], found["whole"]][int(found["last"])].append(path)
-            if path in counted and found.start("last") in counted[path].places:
+            if path in named_for and found.start("last") in named_for[path].places:
                 of_tasks.add(path)
 
     def one(before: int, after: int, files: Mapping[int, list[str]]) -> bool:

@@ -352,9 +352,11 @@ class Hypothesis:
     gpus: tuple[Gpu, ...]
     log_odds: float
     confidence: float
-    """Posterior over all hypotheses and 'something else'."""
+    """Posterior over all hypotheses and 'something else', as often as it proved true."""
     findings: tuple[Finding, ...]
     detail: str | None = None
+    posterior: float | None = None
+    """Before the slope of the confidence and its cap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,6 +396,8 @@ class Verdict:
     cannot_exclude: tuple[int, ...]
     missing_evidence: tuple[str, ...]
     actions: tuple[Action, ...]
+    posterior: float | None = None
+    """Of the likeliest hypothesis, before the slope of the confidence and its cap: what the slope is fitted on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,9 @@ ALONE_S = 24 * 3600
 LINGER_S = 30
 """So long after a start, lines of the attempt before may still come from files that show no start: torchrun gives
 workers 30 s to end before it kills them (PContext.close, `timeout`)."""
+SETTLED_S = 2
+"""Steps that rise for so long by their own times are made then; late lines come out of a buffer at once. Our
+judgement."""
 MOST_SPANS = 12
 """Failed attempts that are diagnosed, the newest; the others are counted. As many as the page shows."""
 
@@ -218,6 +221,47 @@ def _timed(event: Event) -> bool:
     return event.time_ns is not None and event.time_basis != "neighbour"
 
 
+@dataclass(slots=True)
+class _Climb:
+    """The steps of one writer."""
+
+    highest: int
+    ahead: int = 1
+    """Of the one before it. A writer whose lines are still to come may tell every step, and be so much further."""
+    newest_ns: int | None = None
+    """The latest time that one of them states."""
+
+    def add(self, step: int, stated_ns: int | None) -> None:
+        if step > self.highest:
+            self.ahead, self.highest = step - self.highest, step
+        if stated_ns is not None:
+            self.newest_ns = max(stated_ns, self.newest_ns or stated_ns)
+
+
+@dataclass(slots=True)
+class _Back:
+    """Steps of a writer that lie behind its highest, after the end of a process: of a new start, or lines come late."""
+
+    first: Event
+    climbed: _Climb
+    """Before them."""
+    step: int
+    """The highest of those that rise."""
+    since_ns: int | None = None
+    """From when on they have risen, by the times they state."""
+
+    def goes_on(self, step: int, stated_ns: int | None, slack: int) -> bool:
+        """Do they pass the old ones, or rise for a while after them?"""
+        old = self.climbed
+        at = stated_ns if stated_ns is not None and stated_ns > (old.newest_ns or 0) else None
+        rises = step > self.step
+        if at is None or self.since_ns is None or step < self.step - slack:
+            self.since_ns, self.step = at, step
+        self.step = max(self.step, step)
+        lasts = at is not None and self.since_ns is not None and at - self.since_ns >= SETTLED_S * SECOND
+        return step > old.highest + old.ahead or (lasts and rises)
+
+
 class _Since:
     """What has been seen since the last start."""
 
@@ -225,8 +269,12 @@ class _Since:
         self.began: set[object] = set()
         """Who wrote lines of a start: a rank, or a launcher's file."""
         self.pids: set[tuple[object, int]] = set()
-        self.steps: dict[tuple[str, int | None], int] = {}
-        """(File, rank) → its highest step."""
+        self.steps: dict[tuple[str, int | None], _Climb] = {}
+        """By (file, rank)."""
+        self.back: dict[tuple[str, int | None], _Back] = {}
+        """The same, where they may be of a new start."""
+        self.begun: Event | None = None
+        """The last line of a start."""
         self.worked = False
         self.gave_up: Event | None = None
         self.ended: Event | None = None
@@ -274,22 +322,44 @@ def _told(events: Sequence[Event]) -> list[_Start]:
                 found.append(_again(event, since.gave_up))
                 since = _Since()
             since.began.add(_who(event))
+            since.begun = event
             since.worked = True
             if event.pid is not None:
                 since.pids.add((event.host, event.pid))
         elif (step := _step(event)) is not None:
-            last = since.steps.get((source, event.rank))
-            rewinds = last is not None and step < last - (event.rank is None)  # ranks without names write in turns
-            if rewinds and since.ended is not None and _later(event, since.ended):
-                found.append(_again(event, since.ended))
+            if (first := _steps_again(event, step, since)) is not None:
+                found.append(_again(first, since.ended))
                 since = _Since()
-                last = None
-            since.steps[source, event.rank] = step if last is None else max(step, last)
+            stated = event.time_ns if event.time_basis == "stamp" else None
+            since.steps.setdefault((source, event.rank), _Climb(step)).add(step, stated)
             since.worked = True
         elif (event.kind in GAVE_UP and event.role != "context") or event.kind == "slurm-cancel":
             since.gave_up = event
             since.ended = event if event.kind in ENDED else since.ended
+        if since.back and fails(event):
+            since.back.clear()
     return found
+
+
+def _steps_again(event: Event, step: int, since: _Since) -> Event | None:
+    """The first of the steps that began again after the end of processes, once it shows that they are of a new start.
+
+    Standard output comes late where it is buffered, and bars lag: steps behind others are no start by themselves. A
+    process that began since shows it, or what these steps do before the job fails again.
+    """
+    writer, slack = (event.evidence.source, event.rank), int(event.rank is None)  # without names, they write in turns
+    climbed, ended = since.steps.get(writer), since.ended
+    if climbed is None or ended is None or not _later(event, ended):
+        return None
+    stated = event.time_ns if event.time_basis == "stamp" else None
+    if (back := since.back.get(writer)) is not None:
+        return next(iter(since.back.values())).first if back.goes_on(step, stated, slack) else None
+    if step < climbed.highest - slack:
+        if since.begun is not None and _later(since.begun, ended):
+            return event
+        back = since.back[writer] = _Back(event, replace(climbed), step)
+        back.goes_on(step, stated, slack)
+    return None
 
 
 def _again(event: Event, failed: Event | None) -> _Start:

@@ -11,10 +11,12 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
 from nccl_forensics import roster, words
+from nccl_forensics.clocks import with_year
 from nccl_forensics.identify import hosts_of_files, short
 from nccl_forensics.messages import say, say_many
 from nccl_forensics.model import Event, InputRow, Problem, number, text
@@ -75,6 +77,8 @@ class _Part:
     """Whether the year is known → when it wrote."""
     places: dict[tuple[int, str, bool], Window] = field(default_factory=dict)
     """(Rank, host, whether the year is known) → when it was there."""
+    seats: set[int] = field(default_factory=set)
+    """Ranks whose host is told, whether or not their time is."""
     cards: dict[tuple[int, str], set[str]] = field(default_factory=lambda: defaultdict(set))
     """(Rank, host) → PCI addresses."""
 
@@ -100,7 +104,8 @@ def apart(
     told = {pair for pair in clashes if parts[pair[0]].differs(parts[pair[1]])}
     jobs = _jobs(parts, told)
     if len(jobs) < 2:
-        return [], tuple(_doubt({rank for pair in clashes.keys() - told for rank in clashes[pair]}))
+        doubted = {rank for pair in clashes.keys() - told for rank in clashes[pair]}
+        return [], tuple(_doubt(doubted) if doubted else _perhaps(parts))
     near = _Near(jobs)
     rest: set[str] = set()
     inside: list[set[str]] = [{x for p in job for x in p.sources} for job in jobs]
@@ -153,6 +158,24 @@ def _doubt(ranks: Collection[int]) -> Iterator[Problem]:
             ranks=words.ranks(ranks).capitalize(),
         )
         yield Problem(says=says)
+
+
+def _perhaps(parts: Sequence[_Part]) -> Iterator[Problem]:
+    """Of the first two parts that may be two jobs: other communicators and hosts, the same ranks, and times that do not
+    lie apart."""
+    for a, b in combinations([p for p in parts if p.seats and p.labels["comm"]][:MOST_PLACES], 2):
+        ranks = a.seats & b.seats
+        same = a.labels["comm"] & b.labels["comm"] or a.hosts & b.hosts
+        both = a.times.keys() & b.times.keys()
+        meet = not both or any(_overlap(a.times[dated], b.times[dated]) > OVERLAP_S * SECOND for dated in both)
+        if len(ranks) >= FEWEST and meet and not same:
+            says = say(
+                "{ranks} are in two places in communicators that differ, and nothing tells whether at the same time: "
+                "these may be the logs of two jobs. If so, analyze each alone.",
+                ranks=words.ranks(ranks).capitalize(),
+            )
+            yield Problem(says=says)
+            return
 
 
 # --- what belongs together for sure ---------------------------------------------------------------------------------
@@ -260,32 +283,63 @@ def _parts(rows: Sequence[InputRow], events: Sequence[Event], of_files: Mapping[
     for (kind, value), inside in labels.items():
         for source in inside if kind != "process" else ():
             parts[sets.top(source)].labels[kind].add(value)
+    of_part: dict[str, list[Event]] = defaultdict(list)
     for event in events:
-        _take(parts[sets.top(event.evidence.source)], event, of_files.get(event.evidence.source))
+        of_part[sets.top(event.evidence.source)].append(event)
+    years = _years(events)
+    for top, told in of_part.items():
+        part = parts[top]
+        part.worlds = {n for e in told for key in WORLDS if (n := number(e, key)) is not None}
+        worlds = part.worlds or _widest(told)
+        for event in told:
+            source = event.evidence.source
+            _take(part, event, of_files.get(source), worlds, years.get(source))
     return sorted(parts.values(), key=_Part.order)
 
 
-def _take(part: _Part, event: Event, of_file: str | None) -> None:
+WORLDS = ("world_size", "expected_world")
+
+
+def _widest(events: Sequence[Event]) -> set[int]:
+    """The size of the widest communicator, where ranks speak and none of them is beyond it: it may hold all of them."""
+    ranks = {e.rank for e in events if e.rank is not None}
+    widest = max((number(e, "nranks") or 0 for e in events if e.kind == "nccl-init"), default=0)
+    return {widest} if ranks and max(ranks) < widest else set()
+
+
+def _years(events: Sequence[Event]) -> dict[str, int]:
+    """File → the year of all its stamps that tell one, for those that do not."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for event in events:
+        if event.stamp is not None and event.stamp.wall_ns is not None and event.stamp.has_year:
+            found[event.evidence.source].add(datetime.fromtimestamp(event.stamp.wall_ns // SECOND, timezone.utc).year)
+    return {source: years.pop() for source, years in found.items() if len(years) == 1}
+
+
+def _take(part: _Part, event: Event, of_file: str | None, worlds: Collection[int], year: int | None) -> None:
     host = event.host or of_file
     if host is not None:
         part.hosts.add(short(host))
         if pod := POD.fullmatch(host):
             part.labels["pods"].add(pod["job"])
-    for key in ("world_size", "expected_world"):
-        if (size := number(event, key)) is not None:
-            part.worlds.add(size)
     rank = event.rank
-    if rank is None and event.kind == "nccl-init" and number(event, "nranks") in part.worlds:
+    if rank is None and event.kind == "nccl-init" and number(event, "nranks") in worlds:
         rank = number(event, "comm_rank")
+    if rank is not None and host is not None:
+        part.seats.add(rank)
     if rank is not None and host is not None and event.gpu_pci is not None:
         part.cards[rank, short(host)].add(event.gpu_pci)
     if event.stamp is None or event.stamp.wall_ns is None:
         return
     at, dated = event.stamp.wall_ns, event.stamp.has_year
-    part.times[dated] = _wider(part.times.get(dated), at)
-    if rank is not None and host is not None:
-        place = rank, short(host), dated
-        part.places[place] = _wider(part.places.get(place), at)
+    if not dated and year is not None:
+        at, dated = with_year(at, year), True
+    since = at - max(number(event, "waited_ms") or 0, 0) * 1_000_000 if event.kind == "watchdog-timeout" else at
+    for time in (since, at):
+        part.times[dated] = _wider(part.times.get(dated), time)
+        if rank is not None and host is not None:
+            place = rank, short(host), dated
+            part.places[place] = _wider(part.places.get(place), time)
 
 
 def _wider(window: Window | None, at: int) -> Window:

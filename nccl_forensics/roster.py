@@ -1,7 +1,8 @@
 """Which ranks there were, though they may have written nothing: by the names of files, and by what launchers count.
 
 A file or folder that was opened for a rank shows that the rank existed. So does its process in a launcher's hands:
-torchrun tells the pids of all children that it stops, and starts as many on a node as it says.
+torchrun tells the pids of all children that it stops, and starts as many on a node as it says. Before 2.4 its lines do
+not tell which launcher writes: several may, in one file; then children are counted, but not placed behind other nodes'.
 """
 
 from __future__ import annotations
@@ -64,6 +65,10 @@ def numbered(paths: Iterable[str], events: Iterable[Event]) -> dict[str, Numbere
     }
 
 
+_Agent = tuple[str | None, int | None, int | None]
+"""A launcher: its host, pid and task, as its line tells."""
+
+
 @dataclass(slots=True)
 class _Children:
     """The processes that one launcher, or several that write in one file, told of before it started anew."""
@@ -71,15 +76,20 @@ class _Children:
     pids: set[int] = field(default_factory=set)
     seats: set[tuple[int, int]] = field(default_factory=set)
     """(rank, local rank)."""
-    agents: set[tuple[str, object]] = field(default_factory=set)
+    agents: set[_Agent] = field(default_factory=set)
+    """Those that stopped children, and those that saw one fail."""
     ended: bool = False
     """The failure block is there; what comes behind it is of another start."""
 
     def at_least(self) -> int:
-        """How many ranks there must have been."""
-        starts = {rank - local for rank, local in self.seats}
-        begin = starts.pop() if len(starts) == 1 and len(self.agents) < 2 else 0
-        return max(begin, 0) + max(len(self.pids), 1 + max((local for _, local in self.seats), default=-1))
+        """How many ranks there must have been: those of a failure block, and as many as there were children.
+
+        Where all is one launcher's, its children stand behind the ranks of the nodes before.
+        """
+        begins = {rank - local for rank, local in self.seats}
+        alone = len(self.agents) == 1 and all(pid is not None or task is not None for _, pid, task in self.agents)
+        begin = max(begins) if alone and len(begins) == 1 else 0
+        return max(max(begin, 0) + len(self.pids), 1 + max((rank for rank, _ in self.seats), default=-1))
 
 
 def _children(events: Iterable[Event]) -> Iterator[_Children]:
@@ -94,12 +104,14 @@ def _children(events: Iterable[Event]) -> Iterator[_Children]:
         if stopped is not None:
             own = current.setdefault(source, _Children())
             own.pids.add(stopped)
-            own.agents.add(("prefix", (event.host, event.pid, event.task)))
+            own.agents.add((event.host, event.pid, event.task))
         elif event.kind == "exit" and event.pid is not None:
             own = current.setdefault(source, _Children())
             own.pids.add(event.pid)
             if event.rank is not None and event.local_rank is not None:
                 own.seats.add((event.rank, event.local_rank))
+            if "agent" in event.details:
+                own.agents.add((event.host, number(event, "agent"), event.task))
             own.ended |= bool(event.details.get("first"))
     yield from current.values()
 

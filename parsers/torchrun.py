@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nccl_forensics.model import Detail, Event, Role, Severity
@@ -92,22 +92,25 @@ def exit_event(
     *,
     first: bool = False,
     error_file: str | None = None,
+    told: Mapping[str, Detail] | None = None,
     **who: Any,
 ) -> Event:
     """How a process ended, in the same words whoever tells it: `code` as the launcher gives it.
 
-    `name`: the signal's, where the line says it; else that of the code.
+    `name`: the signal's, where the line says it; else that of the code. `told`: further details.
     """
     name = name or signal_name(code)
     role, severity, cause = exit_role(name)
     details: dict[str, Detail] = {"code": code, "signal": name, "first": first, "error_file": error_file}
+    details |= told or {}
     return line.event("exit", role=role, severity=severity, cause=cause, details=details, **who)
 
 
 @parser(title="torchrun: a child's end, from the agent", literals=["failed (exitcode: "])
 def torchrun_failed(line: Line) -> Iterator[Event]:
     if found := FAILED.search(near(line)):
-        yield exit_event(line, int(found["code"]), local_rank=int(found["local"]), rank=None, pid=int(found["pid"]))
+        local, pid, agent = int(found["local"]), int(found["pid"]), {"agent": line.peeled.pid}
+        yield exit_event(line, int(found["code"]), told=agent, local_rank=local, rank=None, pid=pid)
 
 
 @parser(title="torchrun: the failure block", literals=["exitcode  :", "exitcode: "])

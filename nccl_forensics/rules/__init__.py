@@ -12,15 +12,15 @@ from __future__ import annotations
 import bisect
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, TypeVar
 
 from nccl_forensics import words
 from nccl_forensics.catalog import weight as weight
 from nccl_forensics.clocks import SKEW_S, Aligned
-from nccl_forensics.identify import Identities
+from nccl_forensics.identify import Identities, short
 from nccl_forensics.messages import say
 from nccl_forensics.model import Detail, Event, Finding, InputRow, Reconstruction
 from nccl_forensics.model import number as number
@@ -92,6 +92,21 @@ DETECTED = frozenset(
     | {"pg-abort", "pg-dump-local", "python-exception"}
 )
 """Lines by which the job itself noticed."""
+
+
+def _strings(event: Event, key: str) -> tuple[str, ...]:
+    found = event.details.get(key)
+    return tuple(str(x) for x in found) if isinstance(found, tuple) else ()
+
+
+@dataclass(slots=True)
+class Used:
+    """What NCCL uses of one host's network."""
+
+    adapters: dict[str, Event] = field(default_factory=dict)
+    """Adapter with RDMA → the first line that says so."""
+    interfaces: set[str] = field(default_factory=set)
+    """Of sockets, or out of band beside RDMA."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +182,17 @@ class Case:
             return False
         awaited = [s for s in self.collectives.suspects if s.ranks and known.ranks.keys() >= set(s.ranks)]
         return bool(awaited) or not self.of("watchdog-timeout")
+
+    @cached_property
+    def nccl_used(self) -> Mapping[str, Used]:
+        """Short name of a host → what NCCL's own lines there say that it uses of the network."""
+        found: dict[str, Used] = {}
+        for event in self.of("nccl-ports"):
+            used = found.setdefault(short(event.host or ""), Used())
+            for port in _strings(event, "ports"):
+                used.adapters.setdefault(port.rsplit(":", 1)[0], event)
+            used.interfaces.update(_strings(event, "interfaces"))
+        return found
 
     @cached_property
     def of_hosts(self) -> frozenset[str]:

@@ -16,7 +16,7 @@ from nccl_forensics import words
 from nccl_forensics.identify import same_host, short
 from nccl_forensics.messages import say
 from nccl_forensics.model import Event, Finding, Gpu
-from nccl_forensics.rules import SECOND, Case, number, rule, text, weight
+from nccl_forensics.rules import SECOND, Case, Used, number, rule, text, weight
 from nccl_forensics.rules.host import other_matter
 
 _Card = tuple[str | None, str]
@@ -536,23 +536,18 @@ def port_down_here(case: Case) -> Iterator[Finding]:
         if host is not None and dev is not None:
             names.setdefault(short(host), host)
             ports[short(host), dev][text(event, "state") == "up"].append(event)
-    used: dict[str, dict[str, Event]] = defaultdict(dict)
-    for event in case.of("nccl-ports"):
-        if (host := who.host(event)) is not None:
-            ports_used = event.details.get("ports")
-            for port in ports_used if isinstance(ports_used, tuple) else ():
-                used[short(host)].setdefault(str(port).rsplit(":", 1)[0], event)
     for (host, dev), states in ports.items():
         if not states[False]:
             continue
         down = states[False][0]
+        used = case.nccl_used.get(host, Used()).adapters
         elsewhere = [(h, s) for (h, d), s in ports.items() if d == dev and h != host]
         up_there = [s[True][0] for _, s in elsewhere if s[True] and not s[False]]
         shift, why = case.timing(down) if down.time_ns is not None else (0.0, None)
         if states[True]:
             other, says = states[True][0], say("was up in another report of the same host")
-        elif dev in used[host]:
-            other, says = used[host][dev], say("was up when the job began, for NCCL used it")
+        elif dev in used:
+            other, says = used[dev], say("was up when the job began, for NCCL used it")
         elif up_there and len(up_there) * 2 > len(elsewhere):
             other, says = up_there[0], say("is up on {up_there}", up_there=words.count(len(up_there), "other host"))
         else:
@@ -563,7 +558,7 @@ def port_down_here(case: Case) -> Iterator[Finding]:
                 unused = say(
                     "Port {dev} is down on {names} as on the other hosts: it is not in use", dev=dev, names=names[host]
                 )
-            elif used[host]:
+            elif used:
                 unused = say(
                     "Port {dev} is down on {names}, and NCCL did not use it from the start", dev=dev, names=names[host]
                 )
@@ -573,7 +568,7 @@ def port_down_here(case: Case) -> Iterator[Finding]:
                     says=unused,
                     weight=weight("port_unused"),
                     hosts=(names[host],),
-                    events=(down, *list(used[host].values())[:1]),
+                    events=(down, *list(used.values())[:1]),
                 )
             continue
         yield Finding(

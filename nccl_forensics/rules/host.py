@@ -359,12 +359,12 @@ PHYSICAL = re.compile(r"(?:eth|en[opsx]|em|ib)\w*$")
 def _not_used(case: Case, event: Event) -> bool:
     """Is it about a port of which NCCL's own lines on that host show that it used others?"""
     dev, driver = text(event, "dev") or text(event, "dev2"), text(event, "driver")
-    said = [e for e in case.of("nccl-ports") if e.host is not None and same_host(e.host, event.host)]
-    used = {d for e in said if isinstance(names := e.details.get("interfaces"), tuple) for d in names}
-    if dev is None or event.host is None or dev in used or not used or not all(PHYSICAL.match(str(d)) for d in used):
+    used = case.nccl_used.get(short(event.host)) if event.host is not None else None
+    if dev is None or used is None or not used.interfaces or dev in used.interfaces:
         return False
-    rdma = any(e.details.get("ports") for e in said)  # those ports' interfaces have names that NCCL does not tell
-    return not rdma or driver in PLAIN_DRIVERS
+    if not all(PHYSICAL.match(name) for name in used.interfaces):
+        return False
+    return not used.adapters or driver in PLAIN_DRIVERS  # NCCL does not tell the interfaces of its adapters
 
 
 SHUTDOWN_LINES = 400

@@ -96,13 +96,9 @@ def completions(case: Case) -> Iterator[Finding]:
             inference=True,
         )
     struck: dict[str, set[str]] = defaultdict(set)
-    used: dict[str, set[str]] = defaultdict(set)
     for event in errors:
-        struck[event.host or ""].add(text(event, "device") or "")
-    for event in case.of("nccl-ports"):
-        ports = event.details.get("ports")
-        used[event.host or ""] |= {f"{x}".partition(":")[0] for x in (ports if isinstance(ports, tuple) else ())}
-    rail = rail_of(struck, used)
+        struck[short(event.host or "")].add(text(event, "device") or "")
+    rail = rail_of(struck, {host: used.adapters for host, used in case.nccl_used.items() if used.adapters})
     among = say(", all of them on adapter {device} of {n} hosts: one rail", device=rail, n=len(struck)) if rail else ""
     for peer, n in peers.most_common(1):
         several = len({e.host or e.pid for e in errors if _peer(e) == peer}) > 1

@@ -306,20 +306,13 @@ class _Reader(io.RawIOBase):
         """`size` bytes, fewer only at the end."""
         if size is None or size < 0:
             return self.readall()
-        pieces = bytearray()
-        while len(pieces) < size:
-            piece = bytearray(min(size - len(pieces), 1 << 20))
-            n = self.readinto(piece)
-            if not n:
-                break
-            pieces += memoryview(piece)[:n]
-        return bytes(pieces)
+        whole, piece = bytearray(), memoryview(bytearray(min(size, STEP)))
+        while n := self.readinto(piece[: size - len(whole)]):
+            whole += piece[:n]
+        return bytes(whole)
 
     def readall(self) -> bytes:
-        whole, piece = bytearray(), bytearray(1 << 20)
-        while n := self.readinto(piece):
-            whole += memoryview(piece)[:n]
-        return bytes(whole)
+        return self.read(sys.maxsize)
 
     def peek(self, size: int = HEAD, /) -> bytes:
         """At least `size` bytes (at most 64 KiB) that stay in the stream; fewer only at the end."""

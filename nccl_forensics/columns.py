@@ -11,6 +11,7 @@ from __future__ import annotations
 import pickle
 import re
 import struct
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -225,13 +226,14 @@ class _Walk:
 
     def _lists(self, next_key: bytes) -> Sequence[bytes]:
         """The bytes up to the next key."""
-        data, find = self.data, self.data.find
-        starts: list[int] = self.at.tolist()
-        stops = [find(next_key, at) for at in starts]
-        self.at = np.fromiter(stops, np.int64, len(stops))
-        self.fine &= (self.at >= 0) & (self.at <= self.ends)
+        starts, pieces = self.at, self.data.split(next_key)
+        lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
+        places = np.cumsum(lengths + len(next_key)) - len(next_key)  # of the key; the last is the dump's end
+        self.at = places[np.searchsorted(places[:-1], starts)]
+        self.fine &= self.at <= self.ends
         self.at = np.minimum(self.at, self.ends)
-        return [data[a:b] if b - a < LONGEST else b"" for a, b in zip(starts, stops, strict=True)]
+        stops = np.where(self.at - starts < LONGEST, self.at, starts)
+        return list(map(self.data.__getitem__, map(slice, starts.tolist(), stops.tolist())))
 
     def _made(
         self,
@@ -284,7 +286,8 @@ class _Numbered:
     """Which of its distinct values each row has."""
 
     def __init__(self, rows: Sequence[Any]) -> None:
-        index = {value: number for number, value in enumerate(dict.fromkeys(rows))}
+        index: defaultdict[Any, int] = defaultdict()
+        index.default_factory = index.__len__
         self.codes = np.fromiter(map(index.__getitem__, rows), np.int64, len(rows))
         self.values: list[Any] = list(index)
 
@@ -312,12 +315,10 @@ class _Odd:
         fine = np.ones(len(made), np.bool_)
         fine[self.rows] = False
         values = [own(x) for x in self.entries]
-        rest: list[int] = made[fine].tolist()
-        number = {code: len(values) + place for place, code in enumerate(dict.fromkeys(rest))}
-        values += [value(code) for code in number]
+        rest, number = np.unique(made[fine], return_inverse=True)
         made[self.rows] = np.arange(len(self.rows))
-        made[fine] = [number[x] for x in rest]
-        return Part(made, values)
+        made[fine] = number + len(values)
+        return Part(made, values + [value(code) for code in rest.tolist()])
 
 
 def _fill(
@@ -331,7 +332,9 @@ def _fill(
 ) -> Table:
     """The columns with the values of the odd entries put where they belong."""
     for key in TEXTS & refs.keys():
-        if any(type(memo[x]) is not str for x in set(np.delete(refs[key], [x - 1 for x in odd.rows[1:]]).tolist())):
+        if any(
+            type(memo[x]) is not str for x in np.unique(np.delete(refs[key], [x - 1 for x in odd.rows[1:]])).tolist()
+        ):
             raise _Irregular
     sizes, frames = lists[SIZES[0]], lists.get("frames")
     if any(set(x) != set(SIZES) for x in sizes.values if x is not None):

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nccl_forensics.columns import Table
+from nccl_forensics.columns import Part, Table
 from nccl_forensics.model import Problem
 
 Ints = NDArray[np.int64]
@@ -239,17 +239,34 @@ def _key(name: str, types_in: str, types_out: str, ins: Any, outs: Any) -> tuple
     return (name, types_in, types_out, total, tuple(map(tuple, ins)), tuple(map(tuple, outs)))
 
 
-def _numbered(keys: Sequence[Any]) -> tuple[list[int], dict[Any, int]]:
-    """Each key's number, equal ones with one number, and the numbers of the keys."""
+def _numbered(keys: Sequence[Any]) -> Part:
+    """Equal keys as one value."""
     index = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    return list(map(index.__getitem__, keys)), index
+    return Part(np.fromiter(map(index.__getitem__, keys), np.int64, len(keys)), list(index))
 
 
-def _columns(entries: list[dict[str, Any]]) -> tuple[list[Any], list[int], dict[Any, int], Sequence[Any]]:
-    """The entries' fields as columns, each entry's call as a number, the calls, and each entry's frames.
+def _shared(objects: Sequence[Any]) -> Part:
+    """What is the same object as one value: frames are long to compare."""
+    values = {id(x): x for x in objects}
+    number = {key: place for place, key in enumerate(values)}
+    return Part(np.array([number[id(x)] for x in objects], np.int64), list(values.values()))
 
-    Raises where a field is amiss. One pass over the entries, which are too many for the processor's caches.
-    """
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The fields of the entries."""
+
+    arrays: Sequence[Any]
+    """record_id, pg_id, collective_seq_id, p2p_seq_id, op_id, time_created_ns, timeout_ms, discovery times, flags"""
+    pair: Part
+    """process_group"""
+    call: Part
+    """The keys that `_call` reads."""
+    frames: Part
+
+
+def _columns(entries: list[dict[str, Any]]) -> _Columns:
+    """Raises where a field is amiss. One pass over the entries, which are too many for the processor's caches."""
     fields = (*_FIELDS, "frames") if "frames" in entries[0] and "frames" in entries[-1] else _FIELDS
     # Entries share their keys: the very objects are found three times faster than equal strings.
     own = dict(zip(entries[0], entries[0], strict=True))
@@ -270,10 +287,10 @@ def _columns(entries: list[dict[str, Any]]) -> tuple[list[Any], list[int], dict[
     flags = np.array([code(s, 0) for s in states], dtype=np.uint8)
     flags |= np.array([x is True for x in columns[15]], dtype=np.uint8) * np.uint8(RETIRED)
     flags |= np.array([x is True for x in columns[17]], dtype=np.uint8) * np.uint8(P2P)
-    return [*arrays, flags, columns[2]], *_numbered(keys), frames
+    return _Columns([*arrays, flags], Part(np.arange(count), columns[2]), _numbered(keys), _shared(frames))
 
 
-def _from_entries(entries: list[dict[str, Any]]) -> tuple[list[Any], list[int], dict[Any, int], Sequence[Any]]:
+def _from_entries(entries: list[dict[str, Any]]) -> _Columns:
     """The same as `_columns`, also of entries with fields amiss or of an old version. Never raises."""
     try:
         if not entries:
@@ -282,43 +299,41 @@ def _from_entries(entries: list[dict[str, Any]]) -> tuple[list[Any], list[int], 
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
         rows = [_row(x) for x in entries]
         names = [dict(zip(_FIELDS, row, strict=True)) for row in rows]
-        nothing: list[Any] = [np.zeros(0, np.int64)] * 9 + [np.zeros(0, np.uint8), []]
-        columns, call, call_index, _ = _columns(names) if names else (nothing, [], {}, [])
-        return columns, call, call_index, [x.get("frames") for x in entries]
+        frames = _shared([x.get("frames") for x in entries])
+        if not names:
+            nothing = _numbered([])
+            return _Columns([np.zeros(0, np.int64)] * 9 + [np.zeros(0, np.uint8)], nothing, nothing, frames)
+        return replace(_columns(names), frames=frames)
 
 
-def _from_table(table: Table) -> tuple[list[Any], list[int], dict[Any, int], Sequence[Any]]:
-    """The columns that `_columns` gives, where they were read straight from the bytes. Raises if one is amiss."""
+def _from_table(table: Table) -> _Columns:
+    """What `_columns` gives, where it was read straight from the bytes. Raises if a field is amiss."""
     keys = []
     for name, entry in table.call.values:
         types = ["\n".join(entry[x]) for x in ("input_dtypes", "output_dtypes")]
         if type(name) is not str:
             raise TypeError("a name is not text")
         keys.append(_key(name, types[0], types[1], entry["input_sizes"], entry["output_sizes"]))
-    index: dict[Any, int] = {}
-    number = {code: index.setdefault(keys[code], len(index)) for code in dict.fromkeys(table.call.codes.tolist())}
-    call = list(map(number.__getitem__, table.call.codes.tolist()))
+    call = _numbered(keys)
     states = np.array([_STATES.get(x, 0) if type(x) is str else 0 for x in table.state.values], np.uint8)
     flags = states[table.state.codes]
     flags |= table.true["retired"] * np.uint8(RETIRED)
     flags |= table.true["is_p2p"] * np.uint8(P2P)
     arrays = [table.numbers[_FIELDS[i]] for i in (0, 1, 3, 4, 5, 7, 16, 13, 14)]
-    pairs = [table.pair.values[x] for x in table.pair.codes.tolist()]
-    frames = [table.frames.values[x] for x in table.frames.codes.tolist()]
-    return [*arrays, flags, pairs], call, index, frames
+    return _Columns([*arrays, flags], table.pair, Part(call.codes[table.call.codes], call.values), table.frames)
 
 
-def _stacks(frames: Sequence[Any]) -> tuple[NDArray[np.int32], tuple[tuple[str, ...], ...]]:
+def _stacks(frames: Part) -> tuple[NDArray[np.int32], tuple[tuple[str, ...], ...]]:
     """Each entry's stack as a number (-1: none), and the stacks. What many entries share is one object."""
-    lists = {id(x): x for x in frames}
-    if len(lists) == 1 and not next(iter(lists.values())):
-        return np.full(len(frames), -1, dtype=np.int32), ((),)
-    parts = {key: tuple(map(id, x)) if type(x) is list else () for key, x in lists.items()}
-    first = {part: lists[key] for key, part in reversed(parts.items())}
-    index = {part: number for number, part in enumerate(dict.fromkeys(parts.values()))}
+    lists = frames.values
+    if len(lists) == 1 and not lists[0]:
+        return np.full(len(frames.codes), -1, dtype=np.int32), ((),)
+    parts = [tuple(map(id, x)) if type(x) is list else () for x in lists]
+    first = dict(zip(reversed(parts), reversed(lists), strict=True))
+    index = {part: number for number, part in enumerate(dict.fromkeys(parts))}
     stacks = tuple(_stack(first[part]) if part else () for part in index)
-    number = {key: index[part] if stacks[index[part]] else -1 for key, part in parts.items()}
-    return np.array([number[id(x)] for x in frames], dtype=np.int32), stacks
+    number = np.array([index[part] if stacks[index[part]] else -1 for part in parts], dtype=np.int32)
+    return number[frames.codes], stacks
 
 
 def _call(key: tuple[Any, ...]) -> Call:
@@ -370,18 +385,19 @@ def dump_of(
     problems: list[Problem] = []
     head: Mapping[str, Any] = content if type(content) is dict else content.head if type(content) is Table else {}
     if type(content) is Table:
-        columns, call, call_index, frames = _from_table(content)
+        columns = _from_table(content)
     else:
         raw = head.get("entries") if type(content) is dict else content
         listed = raw if isinstance(raw, list | tuple) else []
         entries = [x for x in listed if type(x) is dict]
         if len(entries) < len(listed):
             problems.append(Problem(says=f"{len(listed) - len(entries)} entries are not entries", source=path))
-        columns, call, call_index, frames = _from_entries(entries)
-    record, local, seq, p2p_seq, op_id, created, timeout, started, completed, flags, pairs = columns
-    stack, stacks = _stacks(frames)
-    groups, group, (has_status, all_named, idle), others = _groups(head, local, pairs, problems, path)
-    calls = tuple(map(_call, call_index))
+        columns = _from_entries(entries)
+    record, local, seq, p2p_seq, op_id, created, timeout, started, completed, flags = columns.arrays
+    stack, stacks = _stacks(columns.frames)
+    groups, group, (has_status, all_named, idle), others = _groups(head, local, columns.pair, problems, path)
+    call = columns.call.codes.astype(np.int32)
+    calls = tuple(map(_call, columns.call.values))
     rank, rank_from = _whose(groups, group, call, calls, others, name_rank, problems, path)
     version = _text(head.get("version")) or None
     library = _text(head.get("comm_lib_version")) or _text(head.get("nccl_version")) or None
@@ -403,7 +419,7 @@ def dump_of(
         p2p_seq=p2p_seq,
         op_id=op_id,
         record_id=record,
-        call=np.array(call, dtype=np.int32),
+        call=call,
         stack=stack,
         created_ns=created,
         started_ns=started,
@@ -418,7 +434,7 @@ def dump_of(
 
 
 def _groups(
-    head: Mapping[str, Any], local: Ints, pairs: Sequence[Any], problems: list[Problem], path: str
+    head: Mapping[str, Any], local: Ints, pairs: Part, problems: list[Problem], path: str
 ) -> tuple[tuple[Group, ...], NDArray[np.int32], tuple[bool, bool, bool | None], tuple[int, ...]]:
     """All groups of a dump, each entry's index into them, (has_status, all_named, idle), and ranks known to exist."""
     config = head.get("pg_config")
@@ -441,7 +457,7 @@ def _groups(
     found: list[Group] = []
     seen: dict[int, tuple[str, str]] = {}
     for number, at in zip(ids.tolist(), first.tolist(), strict=True):
-        pair = _pair(pairs[at], number)
+        pair = _pair(pairs.values[pairs.codes[at]], number)
         seen[number] = pair
         ranks = by_local.get(number) if by_local else members.get(pair)
         found.append(Group(*pair, ranks, number, *_counters(status, number)))
@@ -472,7 +488,7 @@ def _counters(status: Mapping[Any, Any], local: int) -> tuple[int | None, int | 
 def _whose(
     groups: Sequence[Group],
     group: NDArray[np.int32],
-    call: Sequence[int],
+    call: NDArray[np.int32],
     calls: Sequence[Call],
     others: tuple[int, ...],
     name_rank: int | None,
@@ -485,7 +501,7 @@ def _whose(
         if one.members:
             possible = set(one.members) if possible is None else possible & set(one.members)
     if possible is not None and len(possible) != 1:
-        for number, index in set(zip(group.tolist(), call, strict=True)):
+        for number, index in set(zip(group.tolist(), call.tolist(), strict=True)):
             me, ranks = calls[index].me, groups[number].members
             if me is not None and ranks is not None and me < len(ranks):
                 possible = possible & {ranks[me]}

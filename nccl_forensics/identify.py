@@ -80,6 +80,8 @@ class Identities:
     """Short names of hosts that wrote files of their own; other names of ranks' hosts can be containers'."""
     stated: bool = False
     """The user said who ran where (`--hosts`)."""
+    behind: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    """('switch' or 'block', its name) → the short names of the hosts that share it."""
     problems: tuple[Problem, ...] = ()
     _ranks_by: dict[tuple[str, object], dict[str | None, list[int]]] = field(
         init=False, repr=False, compare=False, default_factory=lambda: defaultdict(lambda: defaultdict(list))
@@ -631,8 +633,19 @@ def identify(
         visible=_visible(events, sources, canonical),
         disputed=frozenset(disputed),
         machines=machines,
+        behind=_behind(events),
         problems=tuple(problems),
     )
+
+
+def _behind(events: Iterable[Event]) -> dict[tuple[str, str], frozenset[str]]:
+    """What several tables say of a switch counts together: each lists the ports that were up."""
+    found: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for event in events:
+        if event.kind == "switch" and isinstance(hosts := event.details.get("node"), tuple):
+            named = str(event.details.get("what")), str(event.details.get("switch"))
+            found[named] |= {short(str(host)) for host in hosts}
+    return {named: frozenset(hosts) for named, hosts in found.items()}
 
 
 def _of_hosts(

@@ -1,4 +1,4 @@
-"""How the ranks of a job lie: by host, rail, pipeline stage and process group, and which of these a set of ranks is.
+"""How the ranks of a job lie: by host, rail, switch, pipeline stage and process group; which of these a set of them is.
 
 A rail is the same GPU of every host: in most clusters these share adapters' ports and a switch. Ranks that fall out
 together and are all of one such set point at what they share; a set that could as well be one by chance is not named.
@@ -52,6 +52,28 @@ def rail_of(struck: Mapping[str, Collection[str]], ports: Mapping[str, Collectio
     return next(iter(devices)) if chance <= CHANCE else None
 
 
+def shared_by(hosts: Collection[str], known: Identities) -> str:
+    """What of the network these hosts share and others of the job do not, in words; '' if nothing, or by chance.
+
+    `hosts`: short names.
+    """
+    machines = known.machines | {short(p.host) for p in known.ranks.values() if p.host}
+    wanted = frozenset(hosts)
+    if len(wanted) < 2:
+        return ""
+    behind = {named: both for named, members in known.behind.items() if (both := members & machines) < machines}
+    around = [named for named, members in behind.items() if wanted <= members]
+    possible = math.comb(len(machines), len(wanted))
+    if not around or sum(math.comb(len(x), len(wanted)) for x in {*behind.values()}) > CHANCE * possible:
+        return ""
+    least = min(len(behind[named]) for named in around)
+    return joined((_named(*named) for named in sorted(around) if len(behind[named]) == least), ", ")
+
+
+def _named(what: str, name: str) -> str:
+    return say("block {name}", name=name) if what == "block" else say("switch {name}", name=name)
+
+
 def _sets(known: Identities, groups: Sequence[GroupState], world: int) -> Iterator[tuple[str, frozenset[int]]]:
     hosts = _hosts(known, world)
     if len(hosts) > 1:
@@ -61,6 +83,10 @@ def _sets(known: Identities, groups: Sequence[GroupState], world: int) -> Iterat
             if len(members) == len(hosts):
                 rail = say("all of rail {index}: GPU {index} of each of {n} hosts", index=index, n=len(hosts))
                 yield rail, frozenset(members)
+        for named, machines in known.behind.items():
+            ranks = [r for host in machines & hosts.keys() for r in hosts[host]]
+            if len(machines & hosts.keys()) > 1:
+                yield say("all ranks behind {switch}", switch=_named(*named)), frozenset(ranks)
     for number, members in _stages(groups, world).items():
         yield say("all of pipeline stage {number}", number=number), frozenset(members)
     for group in groups:

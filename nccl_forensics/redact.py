@@ -77,6 +77,7 @@ FIELDS: Mapping[str, str] = {
     "hostname": "host",
     "store_host": "host",
     "node": "host",
+    "switch": "host",
     "worker_ip": "host",
     "uuid": "gpu-uuid",
     "serial": "serial",

@@ -53,6 +53,13 @@ _BY_CONTENT: tuple[tuple[str, re.Pattern[bytes]], ...] = (
         ),
     ),
     (
+        "switches",
+        re.compile(
+            rb"(?m)^(?:Switch|Block)Name=\S+ |^Switch\t\d+ \"S-[0-9a-f]{16}\"|^Switch:? 0x[0-9a-f]{16} "
+            rb"|^# Topology file: generated on "
+        ),
+    ),
+    (
         "slurm-tables",
         re.compile(
             rb"(?m)^JobI[Dd](?:Raw)?(?: +\w+){2,30} *$|^JobI[Dd](?:Raw)?\||^JobId=\d|^NodeName=\S"

@@ -142,6 +142,7 @@ run "$limit" mount.txt mount
 
 # --- schedulers --------------------------------------------------------------------------------------------------------
 run "$limit" slurm-node.txt scontrol show node "$host"
+run "$limit" slurm-topology.txt scontrol show topology
 run "$limit" slurm-jobs.txt sacct -P -X -S now-3days -o JobID,JobName,State,ExitCode,Start,End,NodeList
 run "$limit" kubernetes-nodes.txt kubectl get nodes -o wide
 run "$limit" kubernetes-events.txt kubectl get events -A --sort-by=.lastTimestamp

@@ -24,7 +24,7 @@ from nccl_forensics.plugins import FileParser, Parser, parsers
 from nccl_forensics.scan import Scanner
 
 NAMES = (
-    *("thermal", "dcgm", "dcgm_exporter", "gpu_burn", "nccl_tests", "ipmi", "infiniband", "topology"),
+    *("thermal", "dcgm", "dcgm_exporter", "gpu_burn", "nccl_tests", "ipmi", "infiniband", "topology", "switches"),
     *("scheduler_tables", "kubernetes", "filesystems", "ras", "stacks", "inspector"),
 )
 HERE = Path(__file__).parent / "cases" / "parsers"

@@ -116,17 +116,24 @@ def fast_and_slow(data: bytes) -> bool:
 
 
 def numbers_agree(data: bytes) -> None:
-    """The same of a damaged dump, whose memo may give a number twice: then texts depend on the way they are read."""
+    """The same of a damaged dump, whose memo may give a number twice: then texts depend on the way they are read.
+
+    A number that is fetched before it is given stops the decoder; what it had until then agrees.
+    """
     table = columns.read(data)
     if table is None:
         return
     try:
+        content = unpickle.loads(data)
+    except unpickle.Refused as error:
+        content = unpickle.salvage(data, error.at)
+    try:
         fast = dump_of(table, path="d", form="pickle", name_rank=1)[0]
-        slow = dump_of(unpickle.loads(data), path="d", form="pickle", name_rank=1)[0]
+        slow = dump_of(content, path="d", form="pickle", name_rank=1)[0]
     except (KeyError, TypeError, ValueError):  # then the parser takes the other way
         return
     for column in ("seq", "p2p_seq", "op_id", "record_id", "created_ns", "completed_ns", "timeout_ms", "flags"):
-        assert getattr(fast, column).tolist() == getattr(slow, column).tolist()
+        assert getattr(fast, column)[: slow.count].tolist() == getattr(slow, column).tolist()
 
 
 @needs_cases

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from nccl_forensics.identify import Identities, Place
-from nccl_forensics.layout import CHANCE, rail_of, shape
+from nccl_forensics.layout import CHANCE, rail_of, shape, shared_by
 from nccl_forensics.model import Gpu, GroupState
 
 PER_HOST, HOSTS = 8, 4
@@ -83,3 +83,28 @@ def test_failures_on_one_adapter_of_many_hosts_are_a_rail() -> None:
     assert rail_of({f"node-{n}": {f"mlx5_{n}"} for n in range(3)}, ports) is None
     assert rail_of({f"node-{n}": {"mlx5_0"} for n in range(3)}, {f"node-{n}": {"mlx5_0"} for n in range(4)}) is None
     assert rail_of({f"node-{n}": {"mlx5_3"} for n in range(3)}, {}) is None
+
+
+def test_ranks_behind_one_switch() -> None:
+    behind = {
+        ("switch", "leaf1"): frozenset({"node-0", "node-1"}),
+        ("block", "b2"): frozenset({"node-2", "node-3", "x"}),
+    }
+    assert shape(range(16), job(behind=behind), ()) == "all ranks behind switch leaf1"
+    assert shape(range(16, 32), job(behind=behind), ()) == "all ranks behind block b2"
+    assert shape(range(15), job(behind=behind), ()) == ""
+    assert shape(range(8, 24), job(behind=behind), ()) == ""
+
+
+def test_hosts_behind_one_switch() -> None:
+    names = [f"n{i}" for i in range(16)]
+    places = {r: Place(f"{name}.cluster") for r, name in enumerate(names)}
+    leaves = {("switch", f"leaf{k}"): frozenset(names[4 * k : 4 * k + 4]) for k in range(4)}
+    known = Identities(ranks=places, behind={**leaves, ("switch", "management"): frozenset(names)})
+    assert shared_by(names[4:8], known) == "switch leaf1"
+    assert shared_by(names[4:7], known) == ""  # three of four, in one of four leaves: 16 of 560
+    assert shared_by(names[3:7], known) == ""
+    assert shared_by(names[:1], known) == ""
+    assert shared_by([*names[4:7], "elsewhere"], known) == ""
+    both = {**leaves, ("switch", "plane-b"): frozenset(names[4:8])}
+    assert shared_by(names[4:8], Identities(ranks=places, behind=both)) == "switch leaf1, switch plane-b"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nccl_forensics import words
 from nccl_forensics.identify import same_host, short
-from nccl_forensics.layout import rail_of
+from nccl_forensics.layout import rail_of, shared_by
 from nccl_forensics.messages import say
 from nccl_forensics.model import Event, Finding
 from nccl_forensics.rules import JOB_KINDS, ONE_START, Case, number, rule, text, weight
@@ -44,6 +44,7 @@ def links_together(case: Case) -> Iterator[Finding]:
     shift, why = case.timing(first)
     names = sorted(short(e.host or "") for e in down)
     hosts = words.listing(names) if len(names) <= MOST_NAMED else words.count(len(names), "host")
+    behind = shared_by(names, case.known)
     yield Finding(
         cause="fabric_error",
         says=say(
@@ -51,6 +52,7 @@ def links_together(case: Case) -> Iterator[Finding]:
             "adapter",
             hosts=hosts,
         )
+        + (say("; all of them are behind {switch}", switch=behind) if behind else "")
         + words.aside(why),
         weight=weight("kernel_cause") + shift - (3.0 if all(recovered_link(case, e) for e in down) else 0.0),
         events=down[:4],

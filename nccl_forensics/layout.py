@@ -53,7 +53,7 @@ def rail_of(struck: Mapping[str, Collection[str]], ports: Mapping[str, Collectio
 
 
 def shared_by(hosts: Collection[str], known: Identities) -> str:
-    """What of the network these hosts share and others of the job do not, in words; '' if nothing, or by chance.
+    """What of the network these hosts share and others do not, in words; '' if nothing, or some of them by chance.
 
     `hosts`: short names.
     """
@@ -64,9 +64,12 @@ def shared_by(hosts: Collection[str], known: Identities) -> str:
     behind = {named: both for named, members in known.behind.items() if (both := members & machines) < machines}
     around = [named for named, members in behind.items() if wanted <= members]
     possible = math.comb(len(machines), len(wanted))
-    if not around or sum(math.comb(len(x), len(wanted)) for x in {*behind.values()}) > CHANCE * possible:
+    if not around:
         return ""
     least = min(len(behind[named]) for named in around)
+    alike = sum(math.comb(len(x), len(wanted)) for x in {*behind.values()})
+    if least > len(wanted) and alike > CHANCE * possible:
+        return ""
     return joined((_named(*named) for named in sorted(around) if len(behind[named]) == least), ", ")
 
 

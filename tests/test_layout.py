@@ -104,6 +104,8 @@ def test_hosts_behind_one_switch() -> None:
     assert shared_by(names[4:8], known) == "switch leaf1"
     assert shared_by(names[4:7], known) == ""  # three of four, in one of four leaves: 16 of 560
     assert shared_by(names[3:7], known) == ""
+    few = Identities(ranks={r: places[r] for r in range(7)}, behind=leaves)
+    assert shared_by(names[:4], few) == "switch leaf0"  # a whole leaf, if one of 35 sets
     assert shared_by(names[:1], known) == ""
     assert shared_by([*names[4:7], "elsewhere"], known) == ""
     both = {**leaves, ("switch", "plane-b"): frozenset(names[4:8])}

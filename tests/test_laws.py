@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from test_collectives import RUNS, Job, Op, folder, made_job, needs_cases, read, shifted
+from test_collectives import RINGS, RUNS, Job, Op, crossed, folder, made_job, needs_cases, read, ring, shifted
 
 from nccl_forensics import collectives
 from nccl_forensics.dumps import Dump
-from nccl_forensics.model import Problem, Reconstruction
+from nccl_forensics.identify import Identities, Place
+from nccl_forensics.layout import shape
+from nccl_forensics.model import Gpu, GroupState, Problem, Reconstruction
 
 KINDS = ("hang", "die", "wrong_op", "skip", "gpu", "wrong_peer")
 JOBS = [(k, x) for k in KINDS for x in ("ddp4", "mesh2x4", "pipeline4x2") if (k == "wrong_peer") == ("pipe" in x)]
@@ -93,6 +95,70 @@ def test_groups_that_are_well(kind: str, layout: str) -> None:
     ]
     more = replace(job, groups={**job.groups, **beside}, programs=programs, dead=set())
     assert judged(more.run(420), more) == wanted
+
+
+CIRCLES = {
+    **{name: ring(orders) for name, orders in RINGS.items()},
+    "send-and-collective": crossed("sa", "ar"),
+    "receive-and-collective": crossed("as", "ra"),
+}
+
+
+def circle(dumps: list[Dump], job: Job) -> Any:
+    """Of the one suspect: what it is, how surely, and who stands in the circle; and who is open."""
+    made = collectives.reconstruct(dumps, expected_world=len(job.programs))
+    (one,) = made.suspects
+    return one.cause, one.ranks, one.weight, sorted(one.details["circle"]), sorted(made.cannot_exclude)
+
+
+@pytest.mark.parametrize("name", CIRCLES)
+def test_a_circle_stays_one(name: str) -> None:
+    """In any order of the dumps, by any clock of a host, with any numbers of the ranks, beside groups that are well."""
+    job = CIRCLES[name]
+    dumps = job.run(200)
+    wanted = circle(dumps, job)
+    assert wanted[:2] == ("deadlock", ())
+    world = len(job.programs)
+    for seed in range(3):
+        rng = random.Random(seed)
+        mixed = rng.sample(dumps, len(dumps))
+        assert circle(mixed, job) == wanted
+        by_ns = rng.choice([-7200, 5, 86_400]) * 10**9
+        assert circle([shifted(x, by_ns) if (x.rank or 0) >= world // 2 else x for x in mixed], job) == wanted
+        new = rng.sample(range(world), world)
+        if all(step.peer is None for program in job.programs for step in program if isinstance(step, Op)):
+            other = renumbered(job, new)
+            *same, inside, unsure = wanted
+            *moved, inside_then, unsure_then = circle(other.run(200), other)
+            assert moved == same
+            # Of ranks that called the same, any may stand for them.
+            for then, before in ((inside_then, inside), (unsure_then, unsure)):
+                assert sorted(repr(other.programs[r]) for r in then) == sorted(repr(job.programs[r]) for r in before)
+    beside = {f"side{n}": (f"side {n}", [n, n + 1]) for n in range(world - 1)}
+    programs = [
+        [*(Op("all_reduce", one, 5, line=9) for one, (_, ranks) in beside.items() if rank in ranks), "sync", *program]
+        for rank, program in enumerate(job.programs)
+    ]
+    more = replace(job, groups={**job.groups, **beside}, programs=programs, dead=set())
+    assert circle(more.run(220), more) == wanted
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_set_is_the_same_by_other_numbers(seed: int) -> None:
+    """Host, rail, switch and group are told by who is where, whatever number a rank has."""
+    new = random.Random(seed).sample(range(32), 32)
+    behind = {("switch", "leaf"): frozenset({"n0", "n1"})}
+    groups = [GroupState(name=f"{i}", description="ep", members=tuple(range(i, i + 8))) for i in (4, 12)]
+    sets = (range(8, 16), range(3, 32, 8), range(16), range(4, 12), range(5, 13), (3, 11, 19))
+
+    def told(number: list[int]) -> list[str]:
+        places = {number[r]: Place(f"n{r // 8}", r % 8, None, Gpu(index=r % 8)) for r in range(32)}
+        known = Identities(ranks=places, world_size=32, behind=behind)
+        members = [replace(g, members=tuple(sorted(number[r] for r in g.members))) for g in groups]
+        return [shape([number[r] for r in ranks], known, members) for ranks in sets]
+
+    assert told(new) == told([*range(32)])
+    assert [bool(x) for x in told(new)] == [True, True, True, True, False, False]
 
 
 @needs_cases

@@ -221,6 +221,7 @@ class _Walk:
         found = self._look(1).astype(np.int64)
         if long.any():
             found = np.where(long, self._little(1, 4, "<u4"), found)
+            self.fine &= found < len(self.data)  # what is given takes a byte or more
         self.at += np.where(long, 5, 2)
         return found
 
@@ -310,15 +311,14 @@ class _Odd:
         return made
 
     def part(self, own: Callable[[dict[str, Any]], Any], codes: Ints, value: Callable[[int], Any]) -> Part:
-        """`own` gives an odd entry's value, `value` that of a code of the others."""
-        made = np.concatenate((np.zeros(1, np.int64), codes))
-        fine = np.ones(len(made), np.bool_)
-        fine[self.rows] = False
-        values = [own(x) for x in self.entries]
-        rest, number = np.unique(made[fine], return_inverse=True)
-        made[self.rows] = np.arange(len(self.rows))
-        made[fine] = number + len(values)
-        return Part(made, values + [value(code) for code in rest.tolist()])
+        """`own` gives an odd entry's value, `value` that of a code of the others. Numbered as they first appear."""
+        odd = len(self.rows)
+        made = np.concatenate((np.zeros(1, np.int64), codes)) + odd
+        made[self.rows] = np.arange(odd)
+        found, first, number = np.unique(made, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        values = [own(self.entries[x]) if x < odd else value(x - odd) for x in found[order].tolist()]
+        return Part(np.argsort(order)[number], values)
 
 
 def _fill(

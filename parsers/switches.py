@@ -26,6 +26,9 @@ MOST_SWITCHES = 4_000
 MOST_PORTS = 300
 """The largest switch that shows as one has 256 ports (a Quantum-2 has 64)."""
 MOST_HOSTS = 4096
+"""Of one switch."""
+MOST_NAMES = 100_000
+"""Of all switches of a file: 16,384 hosts at six of them. Our judgement."""
 
 SLURM = re.compile(r"\s*(?P<what>Switch|Block)Name=(?P<name>[^\s,#]{1,100})(?=\s)(?P<rest>[^#]*)")
 NODES = re.compile(r"(?i)\sNodes=(\S+)")
@@ -53,7 +56,13 @@ def hosts_of_list(text: str) -> Iterator[str]:
 
 
 def _told(line: Line, what: str, name: str, hosts: Iterable[str]) -> Iterator[Event]:
-    several = dict.fromkeys(islice(hosts, MOST_HOSTS))
+    state = line.window.state
+    left = MOST_NAMES - state.get("switches.names", 0)
+    if left <= 0:
+        line.leave_out("switches")
+        return
+    several = dict.fromkeys(islice(hosts, min(MOST_HOSTS, left)))
+    state["switches.names"] = state.get("switches.names", 0) + len(several)
     if several:
         yield line.event("switch", role="context", details={"switch": name, "what": what, "node": tuple(several)})
 

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 import pytest
 from nccl_forensics.parsers._blocks import MOST_BLOCKS
+from nccl_forensics.parsers.switches import MOST_NAMES
 
 from nccl_forensics import pipeline, sniff
 from nccl_forensics.model import Event, Problem
@@ -152,3 +153,11 @@ def test_what_a_bound_leaves_unread_is_said(tmp_path: Path) -> None:
     (parsed,) = pipeline.read([str(tmp_path)])
     assert sum(e.kind == "gpu-topology" for e in parsed.events) == MOST_BLOCKS
     assert [p.says.split(" were")[0] for p in parsed.problems] == ["3 more lines, tables or blocks of kind topology"]
+
+
+def test_a_table_of_switches_names_no_more_hosts_than_fit(tmp_path: Path) -> None:
+    (tmp_path / "topology.conf").write_text("".join(f"SwitchName=s{i} Nodes=n[1-4096]\n" for i in range(40)))
+    (parsed,) = pipeline.read([str(tmp_path)])
+    told = [x.details["node"] for x in parsed.events]
+    assert sum(len(x) for x in told if isinstance(x, tuple)) == MOST_NAMES
+    assert [p.says.split(" were")[0] for p in parsed.problems] == ["15 more lines, tables or blocks of kind switches"]

@@ -227,6 +227,8 @@ class _Walk:
 
     def _lists(self, next_key: bytes) -> Sequence[bytes]:
         """The bytes up to the next key."""
+        if self.data.count(next_key) > 4 * len(self.at) + 1000:
+            raise _Irregular  # it stands elsewhere, too, and as many pieces would take many times the dump's bytes
         starts, pieces = self.at, self.data.split(next_key)
         lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
         places = np.cumsum(lengths + len(next_key)) - len(next_key)  # of the key; the last is the dump's end
@@ -332,9 +334,7 @@ def _fill(
 ) -> Table:
     """The columns with the values of the odd entries put where they belong."""
     for key in TEXTS & refs.keys():
-        if any(
-            type(memo[x]) is not str for x in np.unique(np.delete(refs[key], [x - 1 for x in odd.rows[1:]])).tolist()
-        ):
+        if any(type(memo[x]) is not str for x in set(np.delete(refs[key], [x - 1 for x in odd.rows[1:]]).tolist())):
             raise _Irregular
     sizes, frames = lists[SIZES[0]], lists.get("frames")
     if any(set(x) != set(SIZES) for x in sizes.values if x is not None):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from nccl_forensics.identify import Identities, short
@@ -17,6 +17,8 @@ from nccl_forensics.model import GroupState
 
 CHANCE = 0.02
 """So likely may a random set of as many ranks be one of the sets, at most. Our judgement."""
+BOTH = 2
+"""Switches that the same hosts share with all that they have: a pair, for when one fails."""
 PIPELINE = re.compile(r"pipeline|(?:^|_)pp(?:$|_|\d)", re.IGNORECASE)
 """Descriptions of the groups of a pipeline, as Megatron, DeepSpeed and DeviceMesh give them."""
 UNNAMED = frozenset({None, "", "default_pg", "undefined"})
@@ -53,9 +55,9 @@ def rail_of(struck: Mapping[str, Collection[str]], ports: Mapping[str, Collectio
 
 
 def shared_by(hosts: Collection[str], known: Identities) -> str:
-    """What of the network these hosts share and others do not, in words; '' if nothing, or some of them by chance.
+    """The switch of these hosts, in words: of all of its hosts, or of so many that chance is out of the question.
 
-    `hosts`: short names.
+    '' if there is none, or more than two, each of one adapter of the hosts. `hosts`: short names.
     """
     machines = known.machines | {short(p.host) for p in known.ranks.values() if p.host}
     wanted = frozenset(hosts)
@@ -67,10 +69,25 @@ def shared_by(hosts: Collection[str], known: Identities) -> str:
     if not around:
         return ""
     least = min(len(behind[named]) for named in around)
+    around = [named for named in around if len(behind[named]) == least]
     alike = sum(math.comb(len(x), len(wanted)) for x in {*behind.values()})
-    if least > len(wanted) and alike > CHANCE * possible:
+    if len(around) > BOTH or (least > len(wanted) and alike > CHANCE * possible):
         return ""
-    return joined((_named(*named) for named in sorted(around) if len(behind[named]) == least), ", ")
+    return joined((_named(*named) for named in sorted(around)), ", ")
+
+
+def _switches(known: Identities, hosts: frozenset[str]) -> Iterator[tuple[tuple[str, str], frozenset[str]]]:
+    """The switches of which some of these hosts' falling tells, with those: hosts fall as a whole, so they are counted.
+
+    Of more than two with the same hosts each serves one adapter of them, and none is told.
+    """
+    behind = {named: members & hosts for named, members in known.behind.items()}
+    alike = Counter(behind.values())
+    for named, members in behind.items():
+        if 1 < len(members) < len(hosts) and alike[members] <= BOTH:
+            same_size = sum(len(x) == len(members) for x in alike)
+            if same_size / math.comb(len(hosts), len(members)) <= CHANCE:
+                yield named, members
 
 
 def _named(what: str, name: str) -> str:
@@ -86,10 +103,9 @@ def _sets(known: Identities, groups: Sequence[GroupState], world: int) -> Iterat
             if len(members) == len(hosts):
                 rail = say("all of rail {index}: GPU {index} of each of {n} hosts", index=index, n=len(hosts))
                 yield rail, frozenset(members)
-        for named, machines in known.behind.items():
-            ranks = [r for host in machines & hosts.keys() for r in hosts[host]]
-            if len(machines & hosts.keys()) > 1:
-                yield say("all ranks behind {switch}", switch=_named(*named)), frozenset(ranks)
+        for named, machines in _switches(known, frozenset(hosts)):
+            ranks = [r for host in machines for r in hosts[host]]
+            yield say("all ranks behind {switch}", switch=_named(*named)), frozenset(ranks)
     for number, members in _stages(groups, world).items():
         yield say("all of pipeline stage {number}", number=number), frozenset(members)
     for group in groups:

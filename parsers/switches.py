@@ -33,37 +33,44 @@ MOST_NAMES = 100_000
 SLURM = re.compile(r"\s*(?P<what>Switch|Block)Name=(?P<name>[^\s,#]{1,100})(?=\s)(?P<rest>[^#]*)")
 NODES = re.compile(r"(?i)\sNodes=(\S+)")
 DISCOVERED = re.compile(r'Switch\s+\d{1,4} "S-(?P<guid>[0-9a-f]{16})"\s+# "(?P<name>[^"]{0,200})"')
-LINKS = re.compile(r"Switch:? 0x(?P<guid>[0-9a-f]{16}) (?P<name>.{0,200}?):?\s*")
+LINKS = re.compile(r"Switch:? 0x(?P<guid>[0-9a-f]{16}) (?P<name>.{0,200})")
 DISCOVERED_PORT = re.compile(r"\[\d{1,3}\]")
 LINK = re.compile(r"\s*(?:0x[0-9a-f]{16}\s.{0,100})?\d{1,6}\s+\d{1,3}\[[ \d]*\] ==\(")
 HOST = re.compile(r'"\s*(?P<host>[A-Za-z0-9][\w.-]{0,250}) (?:HCA-\d{1,3}|(?:mlx|hfi|ib|bnxt_re|roce)\w{0,20})"')
-PART = re.compile(r"(?:[^\[\],]|\[[^\]]{0,2000}\]){1,255}")
+PART = re.compile(r"(?:[^\[\],]|\[[^\[\]]{1,50000}\]){1,255}")
 BRACKETS = re.compile(r"([^\[\]]{0,200})\[(\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*)\]([^\[\]]{0,100})")
 MODEL = re.compile(r"(?:MF0;)?(?P<name>[^:;]+)")
 """A managed switch calls itself `MF0;name:model/unit`."""
 
 
-def hosts_of_list(text: str) -> Iterator[str]:
-    """The names in a list as Slurm writes it: `node[01-03,07],login1`; none of a part with several brackets."""
-    for part in PART.findall(text):
-        if "[" not in part:
-            yield part
-        elif found := BRACKETS.fullmatch(part):
-            for numbers in found[2].split(","):
-                first, _, last = numbers.partition("-")
-                for number in range(int(first), min(int(last or first), int(first) + MOST_HOSTS) + 1):
-                    yield f"{found[1]}{number:0{len(first)}}{found[3]}"
+def hosts_of_list(text: str) -> Iterator[str] | None:
+    """The names in a list as Slurm writes it: `node[01-03,07],login1`; None if some part of it is not understood."""
+    parts = PART.findall(text)
+    if ",".join(parts) != text or any("[" in x and BRACKETS.fullmatch(x) is None for x in parts):
+        return None
+    return (name for part in parts for name in _names(part))
 
 
-def _told(line: Line, what: str, name: str, hosts: Iterable[str]) -> Iterator[Event]:
-    state = line.window.state
-    left = MOST_NAMES - state.get("switches.names", 0)
-    if left <= 0:
-        line.leave_out("switches")
+def _names(part: str) -> Iterator[str]:
+    found = BRACKETS.fullmatch(part)
+    if found is None:
+        yield part
         return
-    several = dict.fromkeys(islice(hosts, min(MOST_HOSTS, left)))
+    for numbers in found[2].split(","):
+        first, _, last = numbers.partition("-")
+        for number in range(int(first), int(last or first) + 1):
+            yield f"{found[1]}{number:0{len(first)}}{found[3]}"
+
+
+def _told(line: Line, what: str, name: str, hosts: Iterable[str] | None) -> Iterator[Event]:
+    """Nothing of a switch that is too large or not understood: some of its hosts would pass for all."""
+    state = line.window.state
+    left = min(MOST_HOSTS, MOST_NAMES - state.get("switches.names", 0))
+    several = dict.fromkeys(islice(hosts, left + 1)) if hosts is not None else {}
     state["switches.names"] = state.get("switches.names", 0) + len(several)
-    if several:
+    if hosts is None or len(several) > left:
+        line.leave_out("switches")
+    elif several:
         yield line.event("switch", role="context", details={"switch": name, "what": what, "node": tuple(several)})
 
 
@@ -83,7 +90,7 @@ def infiniband_topology(line: Line) -> Iterator[Event]:
     """A switch and the hosts at its ports."""
     head, port = DISCOVERED.match(line.text), DISCOVERED_PORT
     if head is None:
-        head, port = LINKS.fullmatch(line.text.rstrip()), LINK
+        head, port = LINKS.fullmatch(line.text.rstrip(" :")), LINK
     if head is None or not may_read(line, "switches", MOST_SWITCHES):
         return
     ports = []

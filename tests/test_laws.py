@@ -146,18 +146,18 @@ def test_a_circle_stays_one(name: str) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_set_is_the_same_by_other_numbers(seed: int) -> None:
     """Host, rail, switch and group are told by who is where, whatever number a rank has."""
-    new = random.Random(seed).sample(range(32), 32)
-    behind = {("switch", "leaf"): frozenset({"n0", "n1"})}
+    new = random.Random(seed).sample(range(64), 64)
+    behind = {("switch", "leaf"): frozenset({"n0", "n1", "n2", "n3"})}
     groups = [GroupState(name=f"{i}", description="ep", members=tuple(range(i, i + 8))) for i in (4, 12)]
-    sets = (range(8, 16), range(3, 32, 8), range(16), range(4, 12), range(5, 13), (3, 11, 19))
+    sets = (range(8, 16), range(3, 64, 8), range(32), range(4, 12), range(5, 13), (3, 11, 19))
 
     def told(number: list[int]) -> list[str]:
-        places = {number[r]: Place(f"n{r // 8}", r % 8, None, Gpu(index=r % 8)) for r in range(32)}
-        known = Identities(ranks=places, world_size=32, behind=behind)
+        places = {number[r]: Place(f"n{r // 8}", r % 8, None, Gpu(index=r % 8)) for r in range(64)}
+        known = Identities(ranks=places, world_size=64, behind=behind)
         members = [replace(g, members=tuple(sorted(number[r] for r in g.members))) for g in groups]
         return [shape([number[r] for r in ranks], known, members) for ranks in sets]
 
-    assert told(new) == told([*range(32)])
+    assert told(new) == told([*range(64)])
     assert [bool(x) for x in told(new)] == [True, True, True, True, False, False]
 
 

@@ -86,14 +86,19 @@ def test_failures_on_one_adapter_of_many_hosts_are_a_rail() -> None:
 
 
 def test_ranks_behind_one_switch() -> None:
-    behind = {
-        ("switch", "leaf1"): frozenset({"node-0", "node-1"}),
-        ("block", "b2"): frozenset({"node-2", "node-3", "x"}),
-    }
-    assert shape(range(16), job(behind=behind), ()) == "all ranks behind switch leaf1"
-    assert shape(range(16, 32), job(behind=behind), ()) == "all ranks behind block b2"
-    assert shape(range(15), job(behind=behind), ()) == ""
-    assert shape(range(8, 24), job(behind=behind), ()) == ""
+    places = {r: Place(f"n{r // 4}", r % 4) for r in range(64)}
+    leaves = {("switch", f"leaf{k}"): frozenset(f"n{i}" for i in range(4 * k, 4 * k + 4)) for k in range(3)}
+    block = {("block", "b3"): frozenset({"n12", "n13", "n14", "n15", "elsewhere"})}
+    known = Identities(ranks=places, world_size=64, behind={**leaves, **block})
+    assert shape(range(16, 32), known, ()) == "all ranks behind switch leaf1"
+    assert shape(range(48, 64), known, ()) == "all ranks behind block b3"
+    assert shape(range(16, 31), known, ()) == ""
+    assert shape(range(8, 24), known, ()) == ""
+    two = {("switch", "a"): frozenset({"node-0", "node-1"}), ("switch", "b"): frozenset({"node-2", "node-3"})}
+    assert shape(range(16), job(behind=two), ()) == ""  # of four hosts two fall: a leaf's in one of three
+    rails = {("switch", f"rail{k}"): leaves["switch", "leaf1"] for k in range(4)}
+    assert shape(range(16, 32), Identities(ranks=places, world_size=64, behind=rails), ()) == ""
+    assert shared_by(["n4", "n5", "n6", "n7"], Identities(ranks=places, behind=rails)) == ""
 
 
 def test_hosts_behind_one_switch() -> None:

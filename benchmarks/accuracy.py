@@ -29,9 +29,10 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
 from judging import SURE, judged  # noqa: E402
 from simulator import CAUSES, draw, simulate  # noqa: E402
 
-from nccl_forensics import document, pipeline  # noqa: E402
 from nccl_forensics.catalog import weight  # noqa: E402
-from nccl_forensics.diagnose import SUREST  # noqa: E402
+from nccl_forensics.pipeline import analyze  # noqa: E402
+from nccl_forensics.show import document  # noqa: E402
+from nccl_forensics.verdict.weigh import SUREST  # noqa: E402
 
 BUCKETS = (0.4, 0.6, 0.8, 0.9, 0.95, 1.01)
 UNKNOWN = 20
@@ -72,7 +73,7 @@ def run(seed: int, cause: str | None = None) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         bundle.write(Path(folder))
         began = time.process_time()
-        analysis = pipeline.analyze([folder])
+        analysis = analyze([folder])
         doc = document.build(analysis)
         seconds = time.process_time() - began
     causes = set(expect["causes"]) if expect.get("causes") else None

@@ -25,11 +25,11 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
 
 from simulator import Decoys, Degrade, Scenario, draw, simulate  # noqa: E402
 
-from nccl_forensics import pipeline  # noqa: E402
-from nccl_forensics.clocks import Aligned  # noqa: E402
-from nccl_forensics.identify import short  # noqa: E402
+from nccl_forensics.catalog.kinds import DETECTED  # noqa: E402
 from nccl_forensics.model import Event  # noqa: E402
-from nccl_forensics.rules import DETECTED  # noqa: E402
+from nccl_forensics.names import short  # noqa: E402
+from nccl_forensics.pipeline import analyze  # noqa: E402
+from nccl_forensics.when.aligned import Aligned  # noqa: E402
 
 SLACK_NS = 1_000_000
 """The simulator writes lines of one moment microseconds apart."""
@@ -102,7 +102,7 @@ def run(seed: int) -> Score:
     truth = made.truth
     with tempfile.TemporaryDirectory() as folder:
         made.write(Path(folder))
-        analysis = pipeline.analyze([folder])
+        analysis = analyze([folder])
     aligned = analysis.aligned
     assert aligned is not None
     score = Score()

@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import healthy  # noqa: E402
 
-from nccl_forensics import pipeline  # noqa: E402
+from nccl_forensics.pipeline import analyze  # noqa: E402
 
 
 def main(megabytes: float, seeds: int) -> int:
@@ -31,7 +31,7 @@ def main(megabytes: float, seeds: int) -> int:
         with tempfile.TemporaryDirectory() as folder:
             size += healthy.write(Path(folder), seed, round(megabytes * 1e6 / seeds))
             start = time.process_time()
-            found = pipeline.analyze([folder])
+            found = analyze([folder])
             spent_s += time.process_time() - start
             files += len(found.rows)
             for incident in found.incidents:

@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "browser")]
 import pages  # noqa: E402
 import report_docs  # noqa: E402
 
-from nccl_forensics import report  # noqa: E402
+from nccl_forensics.show.report import html  # noqa: E402
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -60,7 +60,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, pages.chromium() as browser:
         for ranks in given.ranks:
             file = Path(folder) / f"{ranks}.html"
-            file.write_text(report.html(report_docs.large(ranks)), encoding="utf-8")
+            file.write_text(html(report_docs.large(ranks)), encoding="utf-8")
             rounds = [measured(browser, file) for _ in range(given.rounds)]
             middle = [statistics.median(column) for column in zip(*rounds, strict=True)]
             size = file.stat().st_size / 1000

@@ -24,8 +24,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from nccl_forensics import pipeline  # noqa: E402
-from nccl_forensics.identify import Place  # noqa: E402
+from nccl_forensics.lines import read  # noqa: E402
+from nccl_forensics.pipeline import conclude  # noqa: E402
+from nccl_forensics.who.identities import Place  # noqa: E402
 
 SHARED = HERE.parents[1] / "shared" / "cases"
 DUMPS = ("fr", "fr-json", "input")
@@ -38,8 +39,8 @@ class Case:
 
     name: str
     culprits: frozenset[int]
-    dumps: tuple[pipeline.Parsed, ...]
-    others: tuple[pipeline.Parsed, ...]
+    dumps: tuple[read.Parsed, ...]
+    others: tuple[read.Parsed, ...]
     """Its logs."""
     places: dict[int, Place] | None
     """Which ranks there are, where no file tells."""
@@ -79,19 +80,19 @@ def cases(folder: Path = SHARED) -> Iterator[Case]:
         home = path.parent
         given = expect.get("runs") or [[x] for x in DUMPS if (home / x).is_dir()]
         for parts in given:
-            dumps = pipeline.read([str(home / x) for x in parts if x in DUMPS])
-            others = pipeline.read([str(home / x) for x in parts if x not in DUMPS])
+            dumps = read.read([str(home / x) for x in parts if x in DUMPS])
+            others = read.read([str(home / x) for x in parts if x not in DUMPS])
             culprits = frozenset(expect.get("ranks") or ())
             places = None if others or _tell_the_world(dumps) else {r: Place() for r in range(_world(dumps, culprits))}
             yield Case(f"{home.name} {'+'.join(parts)}", culprits, tuple(dumps), tuple(others), places)
 
 
-def _tell_the_world(dumps: Sequence[pipeline.Parsed]) -> bool:
+def _tell_the_world(dumps: Sequence[read.Parsed]) -> bool:
     """Does each dump list the members of the group of all?"""
     return all(any(g.description == "default_pg" and g.members for g in v.groups) for p in dumps for v in p.values)
 
 
-def _world(dumps: Sequence[pipeline.Parsed], culprits: Iterable[int]) -> int:
+def _world(dumps: Sequence[read.Parsed], culprits: Iterable[int]) -> int:
     return 1 + max({*culprits, *(r for p in dumps for v in p.values for r in (v.rank, *v.others) if r is not None)})
 
 
@@ -109,7 +110,7 @@ def draws(case: Case, seeds: Iterable[int], counts: Sequence[int] = (1, 2, 4)) -
 
 def _drawn(case: Case, gone: Sequence[int]) -> Draw:
     kept = [x for i, x in enumerate(case.dumps) if i not in gone]
-    found = pipeline.conclude([*kept, *case.others], places=case.places)
+    found = conclude([*kept, *case.others], places=case.places)
     verdicts = [i.verdict for i in found.incidents]
     named = {r for v in verdicts for r in v.ranks}
     open_ = {r for v in verdicts for r in v.cannot_exclude}

@@ -149,7 +149,7 @@ def write(path: Path, size: int, line: Maker, hit: Maker | None = None, one_in: 
 
 def literals(folder: Path) -> Path:
     """Every parser's literals, one a line, as `rg -F -f` and `grep -F -f` take them."""
-    from nccl_forensics.plugins import parsers
+    from nccl_forensics.lines.plugins import parsers
 
     path = folder / "literals"
     path.write_bytes(b"\n".join(sorted(parsers().by_literal)) + b"\n")

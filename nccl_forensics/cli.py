@@ -125,8 +125,6 @@ LIMITS = {
     "depth": "At most so many archives and compressions in one another.",
     "seconds": "At most so long for unpacking one file.",
 }
-
-
 UNTOLD = frozenset(
     {"output", "json_", "markdown", "events", "perfetto", "redaction_map", "lang", "exit_code"}
     | {"workers", "quiet", "verbose", "no_progress"}
@@ -156,7 +154,7 @@ def _typed() -> str:
 def _zone(timezone: str | None) -> tzinfo | None:
     if timezone is None:
         return None
-    from nccl_forensics.clocks import parse_zone
+    from nccl_forensics.when.zones import parse_zone
 
     try:
         return parse_zone(timezone)
@@ -179,7 +177,8 @@ def _progress(common: Common) -> Any:
 
 
 def _analysis(paths: tuple[str, ...], common: Common, zone: tzinfo | None, window: Any = None) -> Any:
-    from nccl_forensics import collect, pipeline
+    from nccl_forensics import pipeline
+    from nccl_forensics.intake.limits import Limits
 
     show = _progress(common)
     try:
@@ -189,7 +188,7 @@ def _analysis(paths: tuple[str, ...], common: Common, zone: tzinfo | None, windo
             zone=zone,
             year=common.year,
             hosts=common.hosts,
-            limits=collect.Limits(**dict(common.limits)),
+            limits=Limits(**dict(common.limits)),
             progress=show,
             workers=common.workers,
             window=window,
@@ -271,7 +270,10 @@ def analyze(paths: tuple[str, ...], output: Path | None, common: Common, **wante
 def _run(paths: tuple[str, ...], common: Common, output: Path | None, wanted: Wanted) -> None:
     import json
 
-    from nccl_forensics import document, export, language, pipeline, report, window
+    from nccl_forensics.analysis import fingerprints
+    from nccl_forensics.show import document, export, report, ticket
+    from nccl_forensics.text import language
+    from nccl_forensics.when import window
 
     if wanted.redaction_map is not None and not wanted.redact:
         _fail("--redaction-map goes with --redact.", WRONG_USAGE)
@@ -295,7 +297,8 @@ def _run(paths: tuple[str, ...], common: Common, output: Path | None, wanted: Wa
         for place in written:
             export.check(place, inputs)
         if wanted.redact:
-            from nccl_forensics.redact import Redactor, read_map
+            from nccl_forensics.show.redact.kinds import read_map
+            from nccl_forensics.show.redact.redactor import Redactor
 
             hidden = Redactor(read_map(wanted.redaction_map) if wanted.redaction_map is not None else None)
     except InputError as err:
@@ -306,14 +309,14 @@ def _run(paths: tuple[str, ...], common: Common, output: Path | None, wanted: Wa
         for row in unread if hidden is None else hidden.redacted(unread):
             click.echo(f"  {row['path']}: {row['status']}: {row['reason']}", err=True)
         _fail("none of these files could be read as a log, dump or report. `nccl-forensics inspect` lists them all.", 3)
-    analysis = pipeline.fingerprints(analysis)
+    analysis = fingerprints(analysis)
     doc = document.build(analysis, command=_typed(), timezone=common.timezone)
     rows = [document.event(e) for e in analysis.events] if wanted.events is not None or hidden is not None else []
     if hidden is not None:
         doc, rows = hidden.document(doc, rows)
         if output is None:
             target = Path(f"redacted-{hidden.fingerprint(doc)}.report.html")
-    ticket = report.ticket(doc, wanted.lang)
+    summary = ticket.ticket(doc, wanted.lang)
     pages: list[tuple[Path, str | bytes]] = [(target, report.html(doc, wanted.lang))]
     if wanted.json_ is not None:
         pages.append((Path(wanted.json_), json.dumps(doc, ensure_ascii=False, indent=1) + "\n"))
@@ -323,14 +326,14 @@ def _run(paths: tuple[str, ...], common: Common, output: Path | None, wanted: Wa
         if wanted.events is not None:
             pages.append((wanted.events, export.events(wanted.events, rows)))
         if wanted.perfetto is not None:
-            from nccl_forensics import trace
+            from nccl_forensics.show import trace
 
             pages.append((wanted.perfetto, trace.trace(doc)))
         if hidden is not None:
             texts = [page if isinstance(page, str) else json.dumps(rows) for _, page in pages]  # Parquet is no text
             if wanted.json_ is None:
                 texts.append(json.dumps(doc))  # the page has it packed
-            if left := hidden.leaks([ticket, *texts], language.words(wanted.lang)):
+            if left := hidden.leaks([summary, *texts], language.words(wanted.lang)):
                 _fail(f"nothing was written: after redaction there was still an original ({', '.join(left)}).", 1)
             if output is None:
                 export.check(target, inputs)
@@ -345,7 +348,7 @@ def _run(paths: tuple[str, ...], common: Common, output: Path | None, wanted: Wa
         _fail(str(err if hidden is None else hidden.cover(str(err))), WRONG_USAGE)
     if not common.quiet:
         if STDOUT not in given:
-            click.echo(ticket)
+            click.echo(summary)
         if target != STDOUT:
             shown = str(target) if hidden is None or output is None else hidden.cover_path(str(target))
             click.echo(f"Report: {shown}", err=True)
@@ -375,7 +378,7 @@ def inspect(paths: tuple[str, ...], json_: str | None, common: Common) -> None:
     """
     import json
 
-    from nccl_forensics import document, export, inventory
+    from nccl_forensics.show import document, export, inventory
 
     if json_ not in (None, "-"):
         try:
@@ -408,7 +411,8 @@ def xid(number: int, as_json: bool) -> None:
     """Explain an Xid number: what it means, what causes it, what to do."""
     import json
 
-    from nccl_forensics import catalog, inventory
+    from nccl_forensics import catalog
+    from nccl_forensics.show import inventory
 
     entry = next((e for e in catalog.load("xid")["xid"] if e["number"] == number), None)
     if entry is None:

@@ -1,6 +1,6 @@
 """The values that flow from step to step: frozen, with units in their names.
 
-Imports nothing of ours but the error and what makes text fit to show.
+Imports nothing of ours but what makes text fit to show.
 
     paths → collect → scan → parse → identify → align → reconstruct → diagnose → report
 
@@ -13,22 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from nccl_forensics.errors import InputError as InputError
-from nccl_forensics.visible import CONTEXT, neighbour
+from nccl_forensics.text.visible import CONTEXT, neighbour
 
 Role = Literal["cause", "symptom", "consequence", "context"]
 """What an event can prove. `consequence` follows another failure and never counts against anybody."""
-
 Severity = Literal["critical", "error", "warning", "info"]
-
 Status = Literal["read", "partial", "skipped", "failed"]
-
 TimeBasis = Literal["stamp", "neighbour", "derived", "none"]
-
 Detail = str | int | float | bool | None | tuple[int, ...] | tuple[str, ...]
-
-
-# --- input ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +78,6 @@ class Evidence:
         return tuple(neighbour(x) for x in self.below.splitlines()[:CONTEXT])
 
 
-# --- time -----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
     """A time as the log wrote it, on the log's own clock. At least one of `wall_ns` and `boot_ns` is there."""
@@ -104,9 +93,6 @@ class Stamp:
     """Of `wall_ns`; the true reading lies within it, after `wall_ns`."""
     drifts: bool = False
     """`dmesg -T` and its kin: wall time computed from boot time, seconds off after days of uptime."""
-
-
-# --- events ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +137,6 @@ class Event:
     time_basis: TimeBasis = "none"
     repeats: int = 1
     """How many identical printings this row stands for."""
-
-
-# --- who is who -----------------------------------------------------------------------------------------------------
 
 
 def number(event: Event, key: str) -> int | None:
@@ -213,9 +196,6 @@ class ClockRow:
     note: str | None = None
     compared: bool = True
     """Something in the pile ties it to the reference clock, or there is only one host's."""
-
-
-# --- reconstruct ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,9 +294,6 @@ class Reconstruction:
     healthy: bool = False
     """There is data, and nobody waits for anybody longer than is normal."""
     problems: tuple[Problem, ...] = ()
-
-
-# --- diagnose -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nccl_forensics.scan import Line
+    from nccl_forensics.lines.line import Line
 
 MOST_BLOCKS = 400
 """Blocks of one kind in one file that are read; the first ones count. A loop that writes one every five minutes fills

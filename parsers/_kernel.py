@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nccl_forensics.model import Detail, Stamp
 
 if TYPE_CHECKING:
-    from nccl_forensics.scan import Line
+    from nccl_forensics.lines.line import Line
 
 LONGEST_MESSAGE = 2048
 """Characters of a message that regexes look at. printk records end at 1,024 bytes (LOG_LINE_MAX), audit lines later."""

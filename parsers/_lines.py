@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from nccl_forensics.lines.line import Line
 from nccl_forensics.model import Stamp
-from nccl_forensics.scan import Line
 
 HEADER_RANK = re.compile(r"\[rank(\d{1,7})\]:")
 """PyTorch >= 2.2 puts the global rank before each line that it prints itself."""

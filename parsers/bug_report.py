@@ -14,14 +14,14 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from nccl_forensics.lines.plugins import parser
+from nccl_forensics.lines.stamps import parse_date_line
 from nccl_forensics.model import Detail, Event
-from nccl_forensics.plugins import parser
-from nccl_forensics.stamps import parse_date_line
 
 from ._kernel import build_date
 
 if TYPE_CHECKING:
-    from nccl_forensics.scan import Line
+    from nccl_forensics.lines.line import Line
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}"
 UNAME = re.compile(rf"^(?:uname: )?Linux (?P<name>{NAME}) (?P<kernel>\d+\.\d+\S*) #.*GNU/Linux\s*$")

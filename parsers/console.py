@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Event
-from nccl_forensics.plugins import parser
-from nccl_forensics.scan import Line
 
 PROMPT = re.compile(r"^(?P<name>(?=[\w.-]{0,64}[A-Za-z])[A-Za-z0-9][\w.-]{0,63}) login: *(?=$|\[ *\d+\.\d{6}\])")
 NOT_NAMES = frozenset({"localhost", "last", "user", "your", "failed", "root", "ssh", "please", "invalid", "console"})

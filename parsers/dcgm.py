@@ -15,10 +15,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.plugins import Stream, file_parser, parser
 from nccl_forensics.model import Detail, Event, Evidence, Problem
-from nccl_forensics.plugins import Stream, file_parser, parser
-from nccl_forensics.scan import Line
-from nccl_forensics.visible import visible
+from nccl_forensics.text.visible import visible
 
 from ._blocks import rows
 

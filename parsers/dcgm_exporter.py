@@ -15,10 +15,10 @@ import re
 from collections.abc import Iterator
 
 from nccl_forensics.catalog import xids
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.plugins import parser
+from nccl_forensics.lines.stamps import SECOND, epoch
 from nccl_forensics.model import Detail, Event, Stamp
-from nccl_forensics.plugins import parser
-from nccl_forensics.scan import Line
-from nccl_forensics.stamps import SECOND, epoch
 
 from ._kernel import pci_address
 from .thermal import HOT_C, HOT_S, SLOW_S

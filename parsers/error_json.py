@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from nccl_forensics.lines.plugins import Stream, file_parser
 from nccl_forensics.model import Detail, Event, Evidence, Problem, Stamp
-from nccl_forensics.plugins import Stream, file_parser
-from nccl_forensics.visible import visible
+from nccl_forensics.text.visible import visible
 
 from .python_traceback import FRAME, FRAMES, LIBRARY, MESSAGE, classify
 

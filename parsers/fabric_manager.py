@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nccl_forensics.catalog import sxids
+from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Detail, Event
-from nccl_forensics.plugins import parser
 
 from ._kernel import LONGEST_MESSAGE, is_quoted, pci_address
 
 if TYPE_CHECKING:
-    from nccl_forensics.scan import Line
+    from nccl_forensics.lines.line import Line
 
 SWITCH_ERROR = re.compile(
     r"detected NVSwitch (?P<severity>fatal|non-fatal) error (?P<sxid>\d{1,6}) on fid (?P<fid>\d{1,4}) on NVSwitch "

@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Detail, Event
-from nccl_forensics.plugins import parser
-from nccl_forensics.scan import Line
 
 from ._blocks import may_read, rows
 

@@ -17,9 +17,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from nccl_forensics import unpickle
+from nccl_forensics.lines.plugins import Stream, file_parser
 from nccl_forensics.model import Problem
-from nccl_forensics.plugins import Stream, file_parser
+from nccl_forensics.recorder import unpickle
 
 ENTRY_KEYS = (b"profiling_name", b"collective_seq_id", b"pg_id", b"record_id", b"time_created")
 HEAD_KEYS = (b"pg_config", b"pg_status", b"nccl_comm_state", b"comm_lib_version", b"nccl_version", b'"entries"')
@@ -90,7 +90,7 @@ def _decoded(data: bytes, file: Stream) -> list[Any]:
 
 
 def _dump(content: Any, reason: str | None, pickled: bool, file: Stream) -> Iterator[Any]:
-    from nccl_forensics import dumps  # numpy: 0.1 s that other piles need not pay
+    from nccl_forensics.recorder import dumps  # numpy: 0.1 s that other piles need not pay
 
     what = "pickle" if pickled else "JSON file"
     if not _is_dump(content):
@@ -122,7 +122,7 @@ def _regular(data: bytes, file: Stream) -> list[Any] | None:
     """What `_dump` gives, several times as fast, for what PyTorch's own pickler wrote; None: it is something else."""
     if unpickle.ENTRIES not in data:
         return None
-    from nccl_forensics import columns, dumps
+    from nccl_forensics.recorder import columns, dumps
 
     table = columns.read(data)
     if table is None or type(table.head.get("pg_config")) is not dict:

@@ -1,6 +1,6 @@
 """Which GPUs a host has, and in what state: nvidia-smi, /proc/driver/nvidia, lspci, and the driver's own lines.
 
-Several programs say it, each in a form of its own; each statement becomes a `gpu-info` event and identify.py puts them
+Several programs say it, each in a form of its own; each statement becomes a `gpu-info` event and who/table.py puts them
 together. A lost card silences nvidia-smi, so that one source is never enough. Index and minor number are renumbered at
 every boot; within a boot the PCI address tells cards apart, over boots UUID and serial.
 
@@ -22,14 +22,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from nccl_forensics.lines.plugins import parser
+from nccl_forensics.lines.stamps import parse_date_line
 from nccl_forensics.model import Detail, Event, Stamp
-from nccl_forensics.plugins import parser
-from nccl_forensics.stamps import parse_date_line
 
 from ._kernel import LONGEST_MESSAGE, address_of_gpu_id, is_quoted, lines_of_block, pci_address
 
 if TYPE_CHECKING:
-    from nccl_forensics.scan import Line
+    from nccl_forensics.lines.line import Line
 
 BLOCK = 1 << 15
 """Bytes of `nvidia-smi -q` that one GPU takes at most; a new driver prints about 16,000."""

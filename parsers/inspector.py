@@ -22,12 +22,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
-from nccl_forensics.identify import MOST_RANKS
-from nccl_forensics.inspector import KEPT, Timed
+from nccl_forensics.lines.plugins import Stream, file_parser
 from nccl_forensics.model import Event, Evidence, Problem, Stamp
-from nccl_forensics.plugins import Stream, file_parser
-from nccl_forensics.visible import visible
-from nccl_forensics.words import count
+from nccl_forensics.names import MOST_RANKS
+from nccl_forensics.recorder.timed import KEPT, Timed
+from nccl_forensics.text.phrases import count
+from nccl_forensics.text.visible import visible
 
 FIRST, LAST = 256 << 20, 64 << 20
 """Bytes that are read from the start and from the end of a file. A record has about 400."""

@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nccl_forensics import stamps
+from nccl_forensics.lines import stamps
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Detail, Event
-from nccl_forensics.plugins import parser
-from nccl_forensics.scan import Line
 
 HEAD = re.compile(r"^-- (?:Logs begin|Journal begins) at (?P<first>[^,]{10,60}), ends? at (?P<last>[^,]{10,60}?)\.? --")
 

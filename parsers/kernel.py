@@ -15,8 +15,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from nccl_forensics.catalog import KernelEntry, kernel_entries, kernel_noise
+from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Detail, Event, Role, Severity
-from nccl_forensics.plugins import parser
 
 from ._kernel import (
     LONGEST_MESSAGE,
@@ -30,12 +30,12 @@ from ._kernel import (
 )
 
 if TYPE_CHECKING:
-    from nccl_forensics.scan import Line
+    from nccl_forensics.lines.line import Line
 
 ELSEWHERE = frozenset(
     {"rsyslog-repeat", "slurm-oom", "fm-fatal", "nvidia-drm-gpu", "nvrm-gpu-uuid", "nvrm-board-serial"}
 )
-"""Entries whose lines another parser of this folder reads, or prefixes.py unfolds."""
+"""Entries whose lines another parser of this folder reads, or lines/prefixes unfolds."""
 ANCHORS = {"audit-stamp": "audit", "rtc-stamp": "rtc"}
 """Lines that tell the time twice: on the host's wall clock and, before the message, on the log's own."""
 ANCHOR_EVERY_NS = 60_000_000_000

@@ -19,10 +19,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.plugins import parser
+from nccl_forensics.lines.stamps import month, wall, zone
 from nccl_forensics.model import Detail, Event, Role, Severity, Stamp
-from nccl_forensics.plugins import parser
-from nccl_forensics.scan import Line
-from nccl_forensics.stamps import month, wall, zone
 
 from ._blocks import may_read, rows
 

@@ -15,9 +15,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Detail, Event
-from nccl_forensics.plugins import parser
-from nccl_forensics.scan import Line
 
 from ._lines import cuda_cause, followers, near, number, rank_list
 from .ras import in_report

@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Detail, Event
-from nccl_forensics.plugins import parser
-from nccl_forensics.scan import Line
 
 AVERAGE = re.compile(r"^# Avg bus bandwidth\s*: (?P<gb_s>\d{1,6}(?:\.\d{1,9})?|-?nan)\s*$")
 BOUNDS = re.compile(r"^# Out of bounds values\s*: (?P<number>\d{1,12}) (?P<result>OK|FAILED)")

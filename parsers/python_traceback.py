@@ -18,9 +18,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Detail, Event, Role, Severity
-from nccl_forensics.plugins import parser
-from nccl_forensics.scan import Line
 
 from ._lines import BLOCK_REACH, PART, cuda_cause, failure_block, follows, is_data, is_quoted, leaders, told_of
 from .storage import FAILED_ON, errno_of, in_shared_memory

@@ -18,10 +18,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nccl_forensics.identify import MOST_RANKS
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Event
-from nccl_forensics.plugins import parser
-from nccl_forensics.scan import Line
+from nccl_forensics.names import MOST_RANKS
 
 from ._lines import is_data, number
 

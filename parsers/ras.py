@@ -18,11 +18,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from nccl_forensics.identify import MOST_RANKS
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.plugins import Stream, file_parser, parser
 from nccl_forensics.model import Event, Evidence, Problem
-from nccl_forensics.plugins import Stream, file_parser, parser
-from nccl_forensics.scan import Line
-from nccl_forensics.visible import visible
+from nccl_forensics.names import MOST_RANKS
+from nccl_forensics.text.visible import visible
 
 from ._blocks import may_read
 

@@ -16,10 +16,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.plugins import parser
+from nccl_forensics.lines.stamps import iso
 from nccl_forensics.model import Detail, Event, Role, Severity, Stamp
-from nccl_forensics.plugins import parser
-from nccl_forensics.scan import Line
-from nccl_forensics.stamps import iso
 
 from ._blocks import may_read, rows
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Detail, Event, Role, Severity
-from nccl_forensics.plugins import parser
-from nccl_forensics.scan import Line
 
 from ._lines import followers, is_quoted, near, number, rank_list, wall
 from .torchrun import exit_event, exit_role, signal_name

@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Event
-from nccl_forensics.plugins import parser
-from nccl_forensics.scan import Line
 
 from ._lines import near
 

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.plugins import Stream, file_parser, parser
 from nccl_forensics.model import Detail, Event, Evidence, Problem
-from nccl_forensics.plugins import Stream, file_parser, parser
-from nccl_forensics.scan import Line
-from nccl_forensics.visible import visible
+from nccl_forensics.text.visible import visible
 
 LARGEST = 16 << 20
 PROCESSES = 4096

@@ -16,9 +16,9 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Event
-from nccl_forensics.plugins import parser
-from nccl_forensics.scan import Line
 
 from ._blocks import may_read
 

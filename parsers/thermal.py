@@ -18,10 +18,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from nccl_forensics.lines.plugins import Stream, file_parser
+from nccl_forensics.lines.stamps import SECOND, iso, wall
 from nccl_forensics.model import Detail, Event, Evidence, Problem, Stamp
-from nccl_forensics.plugins import Stream, file_parser
-from nccl_forensics.stamps import SECOND, iso, wall
-from nccl_forensics.visible import visible
+from nccl_forensics.text.visible import visible
 
 from ._kernel import pci_address
 from .gpu_inventory import CSV_NAMES, LOST, WORDS, _identity, _value

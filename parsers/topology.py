@@ -13,9 +13,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Detail, Event
-from nccl_forensics.plugins import parser
-from nccl_forensics.scan import Line
 
 from ._blocks import may_read
 

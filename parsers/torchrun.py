@@ -24,9 +24,9 @@ import signal
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Detail, Event, Role, Severity
-from nccl_forensics.plugins import parser
-from nccl_forensics.scan import Line
 
 from ._lines import followers, leaders, near, number, rank_list, wall
 

@@ -18,13 +18,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nccl_forensics.catalog import load, sxids, xids
+from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Detail, Event, Role, Severity
-from nccl_forensics.plugins import parser
 
 from ._kernel import LONGEST_MESSAGE, is_quoted, pci_address
 
 if TYPE_CHECKING:
-    from nccl_forensics.scan import Line
+    from nccl_forensics.lines.line import Line
 
 XID = re.compile(load("xid")["meta"]["line_regex"])
 SXID = re.compile(load("xid")["meta"]["sxid_regex"])

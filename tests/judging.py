@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from nccl_forensics.identify import normal_pci
+from nccl_forensics.names import normal_pci
 
 SURE = 0.8
 """From this confidence on, a wrong answer is confidently wrong."""

@@ -27,10 +27,13 @@ from unittest import mock
 
 import pytest
 
-from nccl_forensics import catalog, pipeline, sniff
-from nccl_forensics.clocks import parse_zone
-from nccl_forensics.identify import Place
+from nccl_forensics import analysis, catalog, pipeline
+from nccl_forensics.intake import sniff
+from nccl_forensics.lines import read
 from nccl_forensics.model import Event, Evidence, GroupState, InputRow, Reconstruction, Stamp, Suspect
+from nccl_forensics.pipeline import conclude
+from nccl_forensics.when.zones import parse_zone
+from nccl_forensics.who.identities import Place
 
 CASES = Path(__file__).parent / "cases"
 SECOND = 1_000_000_000
@@ -238,15 +241,13 @@ def recorded(case: Mapping[str, Any]) -> Reconstruction:
     )
 
 
-def analyzed(case: Mapping[str, Any]) -> pipeline.Analysis:
+def analyzed(case: Mapping[str, Any]) -> analysis.Analysis:
     """The case through identify, align, reconstruct and diagnose, as the command does it."""
     found = events(case)
-    parsed = [
-        pipeline.Parsed(row, tuple(e for e in found if e.evidence.source == row.path)) for row in rows(case, found)
-    ]
+    parsed = [read.Parsed(row, tuple(e for e in found if e.evidence.source == row.path)) for row in rows(case, found)]
     places = {int(r): Place(h) for r, h in case["hosts"].items()} if "hosts" in case else None
     with mock.patch.object(pipeline, "_from_dumps", return_value=recorded(case)):
-        return pipeline.conclude(
+        return conclude(
             parsed,
             zone=parse_zone(case["zone"]) if case.get("zone") else None,
             year=case.get("year"),

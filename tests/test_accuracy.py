@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 import pytest
 from accuracy import Outcome, run, slope, tables
 
-from nccl_forensics import diagnose
+from nccl_forensics.verdict import weigh
 
 SEEDS = range(5000, 5036)
 
@@ -41,7 +41,7 @@ def test_the_tables_count_every_incident() -> None:
 
 def test_the_slope_is_fitted_on_what_the_present_one_does_not_touch(monkeypatch: pytest.MonkeyPatch) -> None:
     now = outcomes()[:6]
-    monkeypatch.setattr(diagnose, "_calibrated", lambda posterior: posterior)
+    monkeypatch.setattr(weigh, "_calibrated", lambda posterior: posterior)
     other = [run(seed) for seed in SEEDS[:6]]
     assert [o.confidence for o in other] != [o.confidence for o in now]
     assert [o.posterior for o in other] == [o.posterior for o in now]

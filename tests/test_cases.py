@@ -19,9 +19,11 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 from judging import SURE, judged
 
-from nccl_forensics import catalog, document, pipeline
-from nccl_forensics.clocks import parse_zone
-from nccl_forensics.model import InputError
+from nccl_forensics import catalog
+from nccl_forensics.errors import InputError
+from nccl_forensics.pipeline import analyze
+from nccl_forensics.show import document
+from nccl_forensics.when.zones import parse_zone
 
 BUNDLES = Path(__file__).resolve().parent / "cases" / "bundles"
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "cases"
@@ -102,7 +104,7 @@ def doc_of(run: Run) -> dict[str, Any]:
     except InputError:
         zone = None  # the command says so and goes on without it
     year = int(options["--year"]) if "--year" in options else None
-    made: dict[str, Any] = json.loads(json.dumps(document.build(pipeline.analyze(run.paths, zone=zone, year=year))))
+    made: dict[str, Any] = json.loads(json.dumps(document.build(analyze(run.paths, zone=zone, year=year))))
     return made
 
 
@@ -241,7 +243,7 @@ def _timed_doc(run: Run, truth: dict[str, Any]) -> dict[str, Any]:
     if told is None:
         return doc_of(run)
     zone = re.search(r"^\w+/\w+|(?<==)[+-]\d\d:\d\d", told["tz"] or "")
-    analysis = pipeline.analyze(run.paths, zone=parse_zone(zone[0]) if zone else None, year=truth["year"])
+    analysis = analyze(run.paths, zone=parse_zone(zone[0]) if zone else None, year=truth["year"])
     made: dict[str, Any] = json.loads(json.dumps(document.build(analysis)))
     return made
 

@@ -19,8 +19,9 @@ else:
 from nccl_forensics.parsers import kernel, xid
 
 from nccl_forensics.catalog import KernelEntry, kernel_entries, kernel_noise, load, sxids, xids
-from nccl_forensics.plugins import SHORTEST_LITERAL
-from nccl_forensics.scan import Line, Scanner
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.plugins import SHORTEST_LITERAL
+from nccl_forensics.lines.scan import Scanner
 
 ENTRIES = kernel_entries()
 SCANNER = Scanner({needle for entry in ENTRIES for needle in entry.needles})

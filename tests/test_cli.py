@@ -17,9 +17,10 @@ import pytest
 from click.testing import CliRunner, Result
 from short_form import BASE
 
-from nccl_forensics import __version__, catalog, export
+from nccl_forensics import __version__, catalog
 from nccl_forensics.cli import main
-from nccl_forensics.model import InputError
+from nccl_forensics.errors import InputError
+from nccl_forensics.show import export
 
 ROOT = Path(__file__).resolve().parents[1]
 RISER = ROOT / "samples" / "riser-xid79"

@@ -16,10 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from short_form import BASE_NS, SECOND, cases, events, load, rows, stamp, with_faults
 
-from nccl_forensics import clocks
-from nccl_forensics.clocks import Aligned, Arrival, parse_zone, with_year
-from nccl_forensics.model import Event, Evidence, InputError, InputRow, Stamp
-from nccl_forensics.words import rfc3339
+from nccl_forensics.errors import InputError
+from nccl_forensics.model import Event, Evidence, InputRow, Stamp
+from nccl_forensics.text.moments import rfc3339
+from nccl_forensics.when import align
+from nccl_forensics.when.aligned import Aligned, Arrival
+from nccl_forensics.when.years import with_year
+from nccl_forensics.when.zones import parse_zone
 
 CASES = cases("clocks")
 params = pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)
@@ -35,7 +38,7 @@ def aligned(case: dict[str, Any]) -> tuple[Aligned, list[Event]]:
         assert read.wall_ns is not None
         arrivals.append(Arrival(one["seq"], read.wall_ns, read.wall_ns))
     zone = parse_zone(case["zone"]) if "zone" in case else None
-    made = clocks.align(given_, rows(case, given_), zone=zone, year=case.get("year"), arrivals=arrivals)
+    made = align.align(given_, rows(case, given_), zone=zone, year=case.get("year"), arrivals=arrivals)
     by_place = {(e.evidence.source, e.evidence.line): e for e in made.events}
     return made, [by_place[e.evidence.source, e.evidence.line] for e in given_]
 
@@ -110,7 +113,7 @@ def _pair(gap_ns: int, resolution_ns: int, *, drifts: bool) -> list[Event]:
 )
 def test_no_order_is_claimed_inside_the_error_bars(gap_ns: int, resolution_ns: int, drifts: bool) -> None:
     pair = _pair(gap_ns, resolution_ns, drifts=drifts)
-    made = clocks.align(pair, [InputRow(path="1.log", format="kernel")])  # two clocks of one machine
+    made = align.align(pair, [InputRow(path="1.log", format="kernel")])  # two clocks of one machine
     a, b = sorted(made.events, key=lambda e: e.evidence.source)
     bars = (a.uncertainty_ns or 0) + (b.uncertainty_ns or 0)
     assert bars >= 2 * resolution_ns
@@ -134,7 +137,7 @@ def test_a_zone_found_beside_a_printed_utc_is_the_right_one(zone_s: int, gaps: l
         details: dict[str, Any] = {"epoch_ns": at} if n == 0 else {}
         kind = "clock-anchor" if n == 0 else "link-up"
         made.append(Event(kind=kind, role="context", evidence=place, stamp=written, host="n1", details=details))
-    found = clocks.align(made, rows({}, made)).events
+    found = align.align(made, rows({}, made)).events
     assert [e.time_ns for e in found] == utc
 
 

@@ -28,9 +28,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from hostile import PILE, TEXT, members, plain_tar, plain_zip, tar, tar_header, tar_member, write, zstd
 
-from nccl_forensics import collect as module
-from nccl_forensics.collect import Limits, Source, collect, files, option, sources
-from nccl_forensics.model import InputError
+from nccl_forensics.errors import InputError
+from nccl_forensics.intake import walk
+from nccl_forensics.intake.limits import Limits, option
+from nccl_forensics.intake.readers import Source
+from nccl_forensics.intake.walk import collect, files, sources
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX files")
 CASES = Path(__file__).parent.parent.parent / "shared" / "cases"
@@ -830,8 +832,10 @@ def test_real_cases() -> None:
 
 
 def test_no_format_is_imported_before_it_is_met() -> None:
-    code = "import sys, nccl_forensics.collect; print({'isal', 'zstandard', 'tarfile', 'zipfile'} & set(sys.modules))"
+    code = (
+        "import sys, nccl_forensics.intake.walk; print({'isal', 'zstandard', 'tarfile', 'zipfile'} & set(sys.modules))"
+    )
     out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(module.__file__).parents[1]
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(walk.__file__).parents[2]
     )
     assert out.stdout.strip() == "set()"

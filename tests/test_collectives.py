@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 import removal
 
-from nccl_forensics import collectives
-from nccl_forensics.dumps import Dump, dump_of
 from nccl_forensics.model import Problem, Reconstruction
+from nccl_forensics.recorder.dumps import Dump, dump_of
+from nccl_forensics.waits import dumped, mismatch
 
 SHARED = Path(__file__).parents[2] / "shared" / "cases"
 WITHOUT_LOGS = {"rank_not_arrived", "process_missing", "rank_busy"}
@@ -75,7 +75,7 @@ def verdict(made: Reconstruction) -> tuple[tuple[int, ...], str | None]:
 @needs_cases
 @pytest.mark.parametrize(("path", "expect"), RUNS)
 def test_recorded(path: Path, expect: dict[str, Any]) -> None:
-    made = collectives.reconstruct(folder(path))
+    made = dumped.reconstruct(folder(path))
     ranks, cause = verdict(made)
     if expect.get("incident") is False:
         assert made.healthy
@@ -101,10 +101,10 @@ def test_recorded(path: Path, expect: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("path", "expect"), RUNS)
 def test_recorded_whatever_the_order(path: Path, expect: dict[str, Any]) -> None:
     dumps = folder(path)
-    wanted = collectives.reconstruct(dumps)
+    wanted = dumped.reconstruct(dumps)
     for seed in range(3):
         random.Random(seed).shuffle(dumps)
-        assert collectives.reconstruct(dumps) == wanted
+        assert dumped.reconstruct(dumps) == wanted
 
 
 @needs_cases
@@ -112,8 +112,8 @@ def test_recorded_whatever_the_order(path: Path, expect: dict[str, Any]) -> None
     "path", [x for x in sorted(SHARED.glob("fr/*")) if (x / "fr-json").is_dir()], ids=lambda x: x.name
 )
 def test_both_forms_of_a_rank_are_one_rank(path: Path) -> None:
-    both = collectives.reconstruct(folder(path / "fr") + folder(path / "fr-json"))
-    assert verdict(both) == verdict(collectives.reconstruct(folder(path / "fr")))
+    both = dumped.reconstruct(folder(path / "fr") + folder(path / "fr-json"))
+    assert verdict(both) == verdict(dumped.reconstruct(folder(path / "fr")))
 
 
 def shifted(dump: Dump, by_ns: int) -> Dump:
@@ -130,8 +130,8 @@ def shifted(dump: Dump, by_ns: int) -> Dump:
 @pytest.mark.parametrize(("path", "expect"), RUNS)
 def test_recorded_whatever_the_clocks(path: Path, expect: dict[str, Any]) -> None:
     dumps = folder(path)
-    made = collectives.reconstruct([shifted(x, (x.rank or 0) * 37 * 10**9) for x in dumps])
-    assert verdict(made) == verdict(collectives.reconstruct(dumps))
+    made = dumped.reconstruct([shifted(x, (x.rank or 0) * 37 * 10**9) for x in dumps])
+    assert verdict(made) == verdict(dumped.reconstruct(dumps))
 
 
 @needs_cases
@@ -493,7 +493,7 @@ def tally(kind: str, layouts: list[str], seeds: range, lose: float = 0.0) -> dic
             rng = random.Random(seed)
             if lose:
                 dumps = [x for x in dumps if rng.random() >= lose] or dumps[:1]
-            made = collectives.reconstruct(dumps, expected_world=len(job.programs))
+            made = dumped.reconstruct(dumps, expected_world=len(job.programs))
             ranks, cause = verdict(made)
             score["jobs"] += 1
             score["named"] += bool(ranks)
@@ -539,12 +539,12 @@ def test_a_running_job_is_healthy(layout: str) -> None:
         rng = random.Random(seed)
         job = LAYOUTS[layout]()
         skew = {rank: 8 + rng.randrange(8) for rank in range(len(job.programs))}
-        made = collectives.reconstruct(job.run(30, skew))
-        assert all(x.weight <= collectives.WEAK for x in made.suspects)
+        made = dumped.reconstruct(job.run(30, skew))
+        assert all(x.weight <= mismatch.WEAK for x in made.suspects)
 
 
 def test_a_finished_job_is_healthy() -> None:
-    made = collectives.reconstruct(ddp(4).run(400))
+    made = dumped.reconstruct(ddp(4).run(400))
     assert made.healthy
     assert made.suspects == ()
     assert made.cannot_exclude == ()
@@ -559,7 +559,7 @@ def _hangs_at_last(rank: int) -> Job:
 
 def test_a_dump_of_long_before_says_nothing_of_the_hang() -> None:
     """Its peers went on with that rank for minutes: the file was copied, or its successor lost, at another time."""
-    made = collectives.reconstruct(_hangs_at_last(2).run(200, {2: 9}))
+    made = dumped.reconstruct(_hangs_at_last(2).run(200, {2: 9}))
     assert [p.says for p in made.problems if "rank 2 is older" in p.says]
     assert not any(x.ranks or x.weight > 0 for x in made.suspects)
     assert made.cannot_exclude == (2,)
@@ -567,7 +567,7 @@ def test_a_dump_of_long_before_says_nothing_of_the_hang() -> None:
 
 def test_a_dump_of_the_hang_names_who_is_behind() -> None:
     """Near miss: the same job, and the rank's dump is as new as the others'."""
-    made = collectives.reconstruct(_hangs_at_last(2).run(200))
+    made = dumped.reconstruct(_hangs_at_last(2).run(200))
     assert [x.ranks for x in made.suspects] == [(2,)]
 
 
@@ -597,7 +597,7 @@ def _pair(rank: int, *, over: int, late_ns: int = 0) -> Dump:
 
 def test_work_of_this_moment_is_no_hang() -> None:
     """One rank has seen the end that its peer is about to see: the job ran, and so did the other pair."""
-    made = collectives.reconstruct([_pair(0, over=4), _pair(1, over=5), _pair(2, over=4), _pair(3, over=4)])
+    made = dumped.reconstruct([_pair(0, over=4), _pair(1, over=5), _pair(2, over=4), _pair(3, over=4)])
     assert made.healthy
     assert made.suspects == ()
 
@@ -607,7 +607,7 @@ def test_work_that_waits_is_a_hang(first: int, late_ns: int) -> None:
     """Near misses: no end is under way; or one is, of a call that came ten minutes after those that wait."""
     second = 5 if late_ns else first
     pairs = [_pair(0, over=first, late_ns=late_ns), _pair(1, over=second, late_ns=late_ns)]
-    made = collectives.reconstruct([*pairs, _pair(2, over=4), _pair(3, over=4)])
+    made = dumped.reconstruct([*pairs, _pair(2, over=4), _pair(3, over=4)])
     assert not made.healthy
     assert {x.cause for x in made.suspects} == {"fabric_error", "gpu_stall"}
 
@@ -620,7 +620,7 @@ def test_groups_entered_in_different_order_are_a_deadlock() -> None:
     job.programs[2][12:12] = [dp]
     job.programs[0][12:16] = [dp, "sync", tp, "sync"]
     job.programs[2][12:12] = ["hang"]
-    made = collectives.reconstruct(job.run(200))
+    made = dumped.reconstruct(job.run(200))
     assert made.suspects[0].ranks == (2,)  # no deadlock: rank 2 never came
 
 
@@ -632,7 +632,7 @@ def test_a_circle_of_waits() -> None:
         [[a, "sync", b, "sync"] * 3 + [a, "sync", b, "sync"], [a, "sync", b, "sync"] * 3 + [b, "sync", a, "sync"]],
     )
     job.stacks = False
-    made = collectives.reconstruct(job.run(100))
+    made = dumped.reconstruct(job.run(100))
     assert made.suspects[0].cause in ("deadlock", "collective_skipped")
     assert len(made.suspects[0].ranks) <= 1
     assert not made.healthy
@@ -671,10 +671,10 @@ RINGS = {
 def test_queues_in_opposite_order_are_a_deadlock(name: str, timing: bool) -> None:
     job = ring(RINGS[name])
     job.timing = timing
-    made = collectives.reconstruct(job.run(200))
+    made = dumped.reconstruct(job.run(200))
     (first,) = made.suspects
     assert (first.ranks, first.cause) == ((), "deadlock")
-    assert first.weight >= collectives.GAPS
+    assert first.weight >= mismatch.GAPS
     assert "opposite orders" in first.says
     assert "train.py:97" in first.says
     assert made.groups[0] == first.group
@@ -689,7 +689,7 @@ def test_queues_of_one_order_are_no_deadlock(orders: dict[int, str]) -> None:
     """The same groups, and a GPU that never comes: nobody stands in a circle."""
     job = ring(orders, usual=True)
     job.programs[0][-4:-4] = ["gpu"]
-    made = collectives.reconstruct(job.run(200))
+    made = dumped.reconstruct(job.run(200))
     assert made.groups
     assert all(x.cause != "deadlock" for x in made.suspects)
 
@@ -710,7 +710,7 @@ def test_an_order_that_always_worked_is_no_deadlock() -> None:
             columns = ["group", "seq", "p2p_seq", "op_id", "call", "stack", "created_ns", "flags"]
             dump = replace(dump, **{x: getattr(dump, x)[order] for x in columns})
         swapped.append(dump)
-    made = collectives.reconstruct(swapped)
+    made = dumped.reconstruct(swapped)
     assert made.groups
     assert all(x.cause != "deadlock" for x in made.suspects)
 
@@ -740,7 +740,7 @@ def crossed(first: str, second: str, steps: int = 6, blocking: bool = False) -> 
 def test_a_send_and_a_collective_in_opposite_order_are_a_deadlock(
     first: str, second: str, odd: int, blocking: bool
 ) -> None:
-    made = collectives.reconstruct(crossed(first, second, blocking=blocking).run(200))
+    made = dumped.reconstruct(crossed(first, second, blocking=blocking).run(200))
     (one,) = made.suspects
     assert (one.ranks, one.cause) == ((), "deadlock")
     assert one.details["circle"] == (0, 1)
@@ -755,7 +755,7 @@ def test_two_that_both_receive_first_are_told_with_both_places() -> None:
     send = [Op("send", "p", 64, peer=1 - rank, line=90 + rank) for rank in range(2)]
     groups = {"0": ("default_pg", [0, 1]), "p": ("pp", [0, 1])}
     job = Job(groups, [[receive[rank], "sync", send[rank], "sync"] for rank in range(2)])
-    (one,) = collectives.reconstruct(job.run(50)).suspects
+    (one,) = dumped.reconstruct(job.run(50)).suspects
     assert (one.ranks, one.cause) == ((), "deadlock")
     assert "rank 0 called a receive from rank 1 at train.py:80 (step) and has not called a send to rank 1" in one.says
     assert "rank 1 called a receive from rank 0 at train.py:81 (step) and has not called a send to rank 0" in one.says
@@ -764,13 +764,13 @@ def test_two_that_both_receive_first_are_told_with_both_places() -> None:
 def test_who_waits_for_the_dead_is_in_no_deadlock() -> None:
     job = crossed("sa", "ra", blocking=True)
     job.programs[1].insert(-5, "die")
-    made = collectives.reconstruct(job.run(200))
+    made = dumped.reconstruct(job.run(200))
     assert verdict(made) == ((1,), "process_missing")
 
 
 def test_sends_beside_collectives_without_a_history_are_no_deadlock() -> None:
     """Both have called everything, and nothing tells that one order was the wrong one: streams of their own."""
-    made = collectives.reconstruct(crossed("sa", "ar", steps=0).run(200))
+    made = dumped.reconstruct(crossed("sa", "ar", steps=0).run(200))
     assert all(x.cause != "deadlock" for x in made.suspects)
 
 
@@ -780,7 +780,7 @@ def test_a_running_pipeline_is_in_no_deadlock(layout: str) -> None:
         rng = random.Random(seed)
         job = LAYOUTS[layout]()
         skew = {rank: 8 + rng.randrange(8) for rank in range(len(job.programs))}
-        assert all(x.cause != "deadlock" for x in collectives.reconstruct(job.run(30, skew)).suspects)
+        assert all(x.cause != "deadlock" for x in dumped.reconstruct(job.run(30, skew)).suspects)
 
 
 FINISH = Op("all_reduce", "0", 1, "Byte", line=99)
@@ -794,7 +794,7 @@ def test_who_ran_out_of_data_has_left_the_loop(stacks: bool) -> None:
     for rank in range(4):
         job.programs[rank] += [FINISH, "sync"]
     job.programs[2] = [*job.programs[2][:-6], FINISH, "sync"]  # one step fewer
-    made = collectives.reconstruct(job.run(200))
+    made = dumped.reconstruct(job.run(200))
     assert verdict(made) == ((2,), "uneven_inputs")
     assert made.groups[0].seq == 22
     assert "had left the loop" in made.suspects[0].says
@@ -806,7 +806,7 @@ def test_who_left_the_loop_of_several_groups() -> None:
     for rank in range(8):
         job.programs[rank] += [FINISH, "sync"]
     job.programs[5] = [*job.programs[5][:-8], FINISH, "sync"]
-    made = collectives.reconstruct(job.run(200))
+    made = dumped.reconstruct(job.run(200))
     assert verdict(made) == ((5,), "uneven_inputs")
     assert made.groups[0].description == "mesh_tp"
     assert made.groups[0].missing == (5,)
@@ -818,7 +818,7 @@ def test_a_barrier_of_every_step_is_not_the_end_of_the_loop() -> None:
     body = [*job.programs[0][:3], FINISH, "sync"]
     job.programs = [body * 8 for _ in range(4)]
     job.programs[2] = [*body * 5, body[0], *body[3:], *body * 2]
-    made = collectives.reconstruct(job.run(200))
+    made = dumped.reconstruct(job.run(200))
     assert verdict(made)[0] == (2,)
     assert verdict(made)[1] in ("collective_skipped", "collective_mismatch")
 
@@ -831,23 +831,23 @@ def test_one_call_short_at_the_last_barrier_is_a_call_left_out() -> None:
     job.programs[1] = [*job.programs[1][:-4], FINISH, "sync"]
     for rank in (0, 2, 3):
         job.programs[rank][-3:-3] = ["sync"]
-    made = collectives.reconstruct(job.run(200))
+    made = dumped.reconstruct(job.run(200))
     assert verdict(made)[0] == (1,)
     assert verdict(made)[1] in ("collective_skipped", "collective_mismatch")
 
 
 def test_extra_healthy_groups_change_nothing() -> None:
     job, guilty = made_job("hang", "mesh2x4", 1)
-    before = verdict(collectives.reconstruct(job.run(400)))
+    before = verdict(dumped.reconstruct(job.run(400)))
     job.groups["side"] = ("side", [2, 3])
     for rank in (2, 3):
         job.programs[rank] = [Op("all_reduce", "side", 5, line=99), *job.programs[rank]]
-    assert verdict(collectives.reconstruct(job.run(400))) == before
+    assert verdict(dumped.reconstruct(job.run(400))) == before
     assert set(before[0]) == guilty
 
 
 def test_no_dumps() -> None:
-    made = collectives.reconstruct([])
+    made = dumped.reconstruct([])
     assert made == Reconstruction()
 
 
@@ -878,7 +878,7 @@ def test_nonsense_does_not_raise() -> None:
                 dump = replace(dump, **{x: getattr(dump, x)[keep] for x in columns})
             if rng.random() < 0.8:
                 dumps.append(dump)
-        collectives.reconstruct(dumps, expected_world=rng.choice([None, 2, 40]))
+        dumped.reconstruct(dumps, expected_world=rng.choice([None, 2, 40]))
 
 
 def test_a_batch_that_one_rank_never_posts() -> None:
@@ -896,6 +896,6 @@ def test_a_batch_that_one_rank_never_posts() -> None:
                 })  # fmt: skip
         content = {"version": "2.10", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}}}
         dumps.append(dump_of({**content, "entries": entries}, path=f"d{rank}", form="pickle", name_rank=rank)[0])
-    made = collectives.reconstruct(dumps)
+    made = dumped.reconstruct(dumps)
     assert verdict(made) == ((1,), "rank_not_arrived")
     assert made.groups[0].op in ("send", "recv")

@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
-from nccl_forensics import clocks
-from nccl_forensics.collect import collect
+from nccl_forensics.intake.walk import collect
+from nccl_forensics.lines.plugins import parsers
+from nccl_forensics.lines.read import read_source
+from nccl_forensics.lines.scan import Scanner
 from nccl_forensics.model import Event
-from nccl_forensics.pipeline import conclude, read_source
-from nccl_forensics.plugins import parsers
-from nccl_forensics.scan import Scanner
+from nccl_forensics.pipeline import conclude
+from nccl_forensics.when import zones
 
 FORMATS = Path(__file__).parents[2] / "shared" / "cases" / "kernel" / "formats"
 pytestmark = pytest.mark.skipif(not (FORMATS / "expected.json").exists(), reason="the shared cases are not here")
@@ -93,7 +94,7 @@ def scanner() -> Scanner:
 def events_of(path: Path, zone: str | None = None, year: int | None = None) -> list[Event]:
     """The timeline of one file, in UTC."""
     parsed = [read_source(source, parsers(), scanner()) for source in collect([str(path)])]
-    known = clocks.parse_zone(zone) if zone else None
+    known = zones.parse_zone(zone) if zone else None
     return list(conclude(parsed, zone=known, year=year).events)
 
 

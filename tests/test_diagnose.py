@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from short_form import SECOND, analyzed
 
 from nccl_forensics import catalog
-from nccl_forensics.clocks import Aligned
-from nccl_forensics.diagnose import SUREST, diagnose, prior, weigh
-from nccl_forensics.identify import Identities, Place
 from nccl_forensics.model import Event, Evidence, Finding, Gpu, Hypothesis, Incident, Reconstruction
-from nccl_forensics.rules import Case
+from nccl_forensics.verdict.case import Case
+from nccl_forensics.verdict.incidents import diagnose
+from nccl_forensics.verdict.weigh import SUREST, prior, weigh
+from nccl_forensics.when.aligned import Aligned
+from nccl_forensics.who.identities import Identities, Place
 
 PLACES = {
     r: Place(f"node-{r // 4}", r % 4, 4000 + r, Gpu(host=f"node-{r // 4}", pci=f"0000:{r % 4}1:00.0")) for r in range(8)

@@ -17,8 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from short_form import analyzed, cases, events, label, load
 
-from nccl_forensics import __version__, catalog, document, words
-from nccl_forensics.words import rfc3339
+from nccl_forensics import __version__, catalog
+from nccl_forensics.show import document
+from nccl_forensics.text import moments, phrases
+from nccl_forensics.text.moments import rfc3339
 
 ROOT = Path(__file__).resolve().parents[1]
 CASES = cases("rules")
@@ -195,7 +197,7 @@ def test_the_same_input_gives_the_same_bytes(name: str, here: Path) -> None:
     ],
 )
 def test_ranks_in_words(numbers: Any, said: str) -> None:
-    assert words.ranks(numbers) == said
+    assert phrases.ranks(numbers) == said
 
 
 @pytest.mark.parametrize(
@@ -203,7 +205,7 @@ def test_ranks_in_words(numbers: Any, said: str) -> None:
     [(0.04, "0.0 s"), (12, "12.0 s"), (1800, "30 min 0 s"), (7500, "2 h 5 min"), (200_000, "2.3 days")],
 )
 def test_durations_in_words(seconds: float, said: str) -> None:
-    assert words.duration(seconds) == said
+    assert phrases.duration(seconds) == said
 
 
 @pytest.mark.parametrize(
@@ -216,14 +218,14 @@ def test_durations_in_words(seconds: float, said: str) -> None:
 )
 def test_times_in_words(ns: int | None, said: str | None, moment: str | None) -> None:
     assert rfc3339(ns) == said
-    assert words.moment(ns) == moment
+    assert moments.moment(ns) == moment
 
 
 def test_lists_and_counts_in_words() -> None:
-    assert words.listing([]) == ""
-    assert words.listing(["a"]) == "a"
-    assert words.listing(["a", "b"]) == "a and b"
-    assert words.listing(["a", "b", "c"]) == "a, b and c"
-    assert words.count(1, "GPU") == "1 GPU"
-    assert words.count(1024, "GPU") == "1,024 GPUs"
-    assert words.count(2, "process", "processes") == "2 processes"
+    assert phrases.listing([]) == ""
+    assert phrases.listing(["a"]) == "a"
+    assert phrases.listing(["a", "b"]) == "a and b"
+    assert phrases.listing(["a", "b", "c"]) == "a, b and c"
+    assert phrases.count(1, "GPU") == "1 GPU"
+    assert phrases.count(1024, "GPU") == "1,024 GPUs"
+    assert phrases.count(2, "process", "processes") == "2 processes"

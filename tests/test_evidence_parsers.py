@@ -19,10 +19,11 @@ import pytest
 from nccl_forensics.parsers._blocks import MOST_BLOCKS
 from nccl_forensics.parsers.switches import MOST_NAMES
 
-from nccl_forensics import pipeline, sniff
+from nccl_forensics.intake import sniff
+from nccl_forensics.lines import read as reading
+from nccl_forensics.lines.plugins import FileParser, Parser, parsers
+from nccl_forensics.lines.scan import Scanner
 from nccl_forensics.model import Event, Problem
-from nccl_forensics.plugins import FileParser, Parser, parsers
-from nccl_forensics.scan import Scanner
 
 NAMES = (
     *("thermal", "dcgm", "dcgm_exporter", "gpu_burn", "nccl_tests", "ipmi", "infiniband", "topology", "switches"),
@@ -91,7 +92,7 @@ def test_case(case: Path) -> None:
     "case", [c for c in CASES if c.name.startswith("healthy")], ids=lambda c: f"{c.parent.name}-{c.name}"
 )
 def test_a_healthy_report_accuses_nobody(case: Path) -> None:
-    (parsed,) = pipeline.read([str(case)])
+    (parsed,) = reading.read([str(case)])
     assert parsed.row.status == "read"
     assert [(e.evidence.line, e.kind) for e in parsed.events if e.role in ("cause", "symptom")] == []
 
@@ -107,7 +108,7 @@ def test_every_parser_has_a_case_that_tells_and_one_that_does_not() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.name}-{case.name}")
 def test_the_format_has_a_name(case: Path) -> None:
-    (parsed,) = pipeline.read([str(case)])
+    (parsed,) = reading.read([str(case)])
     assert parsed.row.format not in ("unknown", "job-log")
     assert f"| {parsed.row.format} " in (HERE.parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
 
@@ -150,14 +151,14 @@ def test_literals_are_found_in_this_folder_alone() -> None:
 def test_what_a_bound_leaves_unread_is_said(tmp_path: Path) -> None:
     table = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-15\nGPU1\tNV4\t X \t0-15\n\n"
     (tmp_path / "topo.txt").write_text(table * (MOST_BLOCKS + 3))
-    (parsed,) = pipeline.read([str(tmp_path)])
+    (parsed,) = reading.read([str(tmp_path)])
     assert sum(e.kind == "gpu-topology" for e in parsed.events) == MOST_BLOCKS
     assert [p.says.split(" were")[0] for p in parsed.problems] == ["3 more lines, tables or blocks of kind topology"]
 
 
 def test_a_table_of_switches_names_no_more_hosts_than_fit(tmp_path: Path) -> None:
     (tmp_path / "topology.conf").write_text("".join(f"SwitchName=s{i} Nodes=n[1-4096]\n" for i in range(40)))
-    (parsed,) = pipeline.read([str(tmp_path)])
+    (parsed,) = reading.read([str(tmp_path)])
     told = [x.details["node"] for x in parsed.events]
     assert [len(x) for x in told if isinstance(x, tuple)] == [4096] * (MOST_NAMES // 4096)
     assert [p.says.split(" were")[0] for p in parsed.problems] == ["16 more lines, tables or blocks of kind switches"]

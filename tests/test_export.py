@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from test_cli import XID, ended, run
 
-from nccl_forensics import export, pipeline
+from nccl_forensics import pipeline
+from nccl_forensics.show import export
 
 BOOT = b"2026-11-25T09:00:00.1+00:00 n1 kernel: [    0.000000] Linux version 6.8.0 (x) #1 SMP\n"
 OUTPUTS = ["-o", "--json", "--markdown", "--events", "--perfetto"]

@@ -19,9 +19,9 @@ import pytest
 from nccl_forensics.parsers import flight_recorder as parser
 from simulator import cpickle
 
-from nccl_forensics import columns, unpickle
-from nccl_forensics.dumps import Dump, dump_of
 from nccl_forensics.model import Problem
+from nccl_forensics.recorder import columns, unpickle
+from nccl_forensics.recorder.dumps import Dump, dump_of
 
 SHARED = Path(__file__).parents[2] / "shared" / "cases"
 GENUINE = sorted(

@@ -17,11 +17,12 @@ from pathlib import Path
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from nccl_forensics.collect import collect
+from nccl_forensics.intake.walk import collect
+from nccl_forensics.lines.plugins import parsers
+from nccl_forensics.lines.read import read_source
+from nccl_forensics.lines.scan import Scanner
 from nccl_forensics.model import Incident
-from nccl_forensics.pipeline import conclude, read_source
-from nccl_forensics.plugins import parsers
-from nccl_forensics.scan import Scanner
+from nccl_forensics.pipeline import conclude
 
 Version = tuple[int, int]
 VERSIONS: tuple[Version, ...] = (

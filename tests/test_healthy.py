@@ -10,11 +10,12 @@ from pathlib import Path
 import healthy
 import pytest
 
-from nccl_forensics import pipeline
-from nccl_forensics.collect import collect
-from nccl_forensics.pipeline import Parsed, read_source
-from nccl_forensics.plugins import parsers
-from nccl_forensics.scan import Scanner
+from nccl_forensics.intake.walk import collect
+from nccl_forensics.lines import read
+from nccl_forensics.lines.plugins import parsers
+from nccl_forensics.lines.read import Parsed, read_source
+from nccl_forensics.lines.scan import Scanner
+from nccl_forensics.pipeline import conclude
 
 SEEDS = (1, 2, 3)
 SIZE = 700_000
@@ -31,7 +32,7 @@ MAY_SHOW = {
 @cache
 def pile(seed: int, folder: Path) -> tuple[Parsed, ...]:
     healthy.write(folder, seed, SIZE)
-    return tuple(pipeline.read([str(folder)]))
+    return tuple(read.read([str(folder)]))
 
 
 @pytest.fixture(scope="module", params=SEEDS)
@@ -53,9 +54,9 @@ def test_no_cause_and_only_known_symptoms(parsed: tuple[Parsed, ...]) -> None:
 
 
 def test_no_incident_of_all_and_of_each(parsed: tuple[Parsed, ...]) -> None:
-    assert [i.verdict.summary for i in pipeline.conclude(parsed).incidents] == []
+    assert [i.verdict.summary for i in conclude(parsed).incidents] == []
     for one in parsed:
-        assert [(one.row.path, i.verdict.summary) for i in pipeline.conclude([one]).incidents] == []
+        assert [(one.row.path, i.verdict.summary) for i in conclude([one]).incidents] == []
 
 
 # --- near misses: the same words, said by the program itself ----------------------------------------------------------
@@ -140,5 +141,5 @@ def test_a_store_that_leaves_last_is_no_loss_but_one_that_is_missed_is(tmp_path:
     file = tmp_path / "rank1.log"
     for seconds, told in ((1, set()), (3, {"store-broken"})):
         file.write_text("".join(STORE.format(n) for n in range(seconds)), encoding="utf-8")
-        (found,) = pipeline.read([str(file)])
+        (found,) = read.read([str(file)])
         assert {e.kind for e in found.events} - {"store-flag-unread"} == told

@@ -12,9 +12,13 @@ from pathlib import Path
 import pytest
 from short_form import cases, events, load, rows, with_faults
 
-from nccl_forensics import identify
-from nccl_forensics.identify import Identities, Place, names_in_path, normal_pci, read_hosts_file, same_host
-from nccl_forensics.model import Gpu, InputError
+from nccl_forensics.errors import InputError
+from nccl_forensics.model import Gpu
+from nccl_forensics.names import normal_pci, same_host
+from nccl_forensics.who import attribute
+from nccl_forensics.who.files import names_in_path
+from nccl_forensics.who.identities import Identities, Place
+from nccl_forensics.who.table import identify, read_hosts_file
 
 CASES = cases("identify")
 
@@ -25,7 +29,7 @@ def test_case(path: Path) -> None:
     want, found = case["want"], events(case)
     its = rows(case, found)
     hosts = {int(r): Place(h) for r, h in case["hosts"].items()} if "hosts" in case else None
-    known = identify.identify(its, found, hosts)
+    known = identify(its, found, hosts)
     for rank, fields in want.get("ranks", {}).items():
         place = known.ranks[int(rank)]
         have = {"host": place.host, "pid": place.pid, "local_rank": place.local_rank}
@@ -43,7 +47,7 @@ def test_case(path: Path) -> None:
         assert len(known.problems) == len(want["problems"])
         for problem, said in zip(known.problems, want["problems"], strict=True):
             assert problem.says.startswith(said)
-    attributed, named = identify.attribute(found, its, known)
+    attributed, named = attribute.attribute(found, its, known)
     assert [e.evidence for e in attributed] == [e.evidence for e in found]
     assert [r.path for r in named] == [r.path for r in its]
     if "attributed" in want:
@@ -59,7 +63,7 @@ def test_attribution_never_overrides_what_a_line_says(path: Path) -> None:
     case = load(path)
     found = events(case)
     its = rows(case, found)
-    attributed, _ = identify.attribute(found, its, identify.identify(its, found))
+    attributed, _ = attribute.attribute(found, its, identify(its, found))
     for before, after in zip(found, attributed, strict=True):
         assert before.rank is None or after.rank == before.rank
         assert before.host is None or same_host(before.host, after.host)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from nccl_forensics import document, inventory, pipeline
 from nccl_forensics.cli import main
+from nccl_forensics.pipeline import analyze
+from nccl_forensics.show import document, inventory
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "riser-xid79"
 KERNEL = ("dmesg.txt", "journal.txt", "nvidia-bug-report.log.gz")
@@ -30,7 +31,7 @@ def pile(folder: Path, *without: str) -> Path:
 
 def surveyed(path: Path) -> tuple[dict[str, Any], list[str]]:
     """The document and the lines of the text."""
-    analysis = pipeline.analyze([str(path)])
+    analysis = analyze([str(path)])
     doc = document.build(analysis) | inventory.survey(analysis)
     assert json.loads(json.dumps(doc)) == doc
     return doc, inventory.text(doc).split("\n")

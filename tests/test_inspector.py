@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from nccl_forensics.parsers import inspector as parser
 
-from nccl_forensics import pipeline
+from nccl_forensics import analysis
+from nccl_forensics.lines import read
 from nccl_forensics.model import Reconstruction
+from nccl_forensics.pipeline import analyze
 
 T0_US = 1_748_030_377_748_202
 WORLD = 8
@@ -51,8 +53,8 @@ def written(
     return folder
 
 
-def analyzed(folder: Path) -> pipeline.Analysis:
-    return pipeline.analyze([str(folder)])
+def analyzed(folder: Path) -> analysis.Analysis:
+    return analyze([str(folder)])
 
 
 def late_of(made: Reconstruction) -> list[tuple[tuple[int, ...], str]]:
@@ -114,7 +116,7 @@ def test_a_large_file_is_read_at_both_ends(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(parser, "LAST", 8192)
     log = tmp_path / "node-0-pid4000.log"
     log.write_text("".join(record("0xaa", 0, 4, 0, seq, 500) + "\n" for seq in range(1, 500)))
-    (parsed,) = pipeline.read([str(log)])
+    (parsed,) = read.read([str(log)])
     (event,) = parsed.events
     assert event.details["completed"] == (499,)
     (timed,) = parsed.values
@@ -127,13 +129,13 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(parser, "COMMUNICATORS", 50)
     log = tmp_path / "hostile.log"
     log.write_text("".join(record(f"0x{n:x}", 0, 4, 0, 1, 5, op=f"Op{n}") + "\n" for n in range(400)))
-    (parsed,) = pipeline.read([str(log)])
+    (parsed,) = read.read([str(log)])
     assert len(parsed.events) == 50
     assert any("350 records" in p.says for p in parsed.problems)
     log.write_text("".join(record("0x1", 0, 4, 0, n, 5, op=f"Op{n}") + "\n" for n in range(100)))
-    (parsed,) = pipeline.read([str(log)])
+    (parsed,) = read.read([str(log)])
     assert len(parsed.events[0].details["ops"]) == parser.KINDS  # type: ignore[arg-type]
     log.write_text(record("0x1", 0, 4, 0, 1, 5) + "\n" + "[" * 300_000 + "\n" + record("0x1", 0, 4, 0, 2, 5) + "\n")
-    (parsed,) = pipeline.read([str(log)])
+    (parsed,) = read.read([str(log)])
     assert parsed.events[0].details["completed"] == (2,)
     assert [p.says for p in parsed.problems] == ["1 line that is no record of NCCL's Inspector"]

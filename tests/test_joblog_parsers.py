@@ -21,9 +21,9 @@ import test_evidence_parsers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nccl_forensics.lines.plugins import Parser
+from nccl_forensics.lines.scan import Scanner
 from nccl_forensics.model import Event, Problem
-from nccl_forensics.plugins import Parser
-from nccl_forensics.scan import Scanner
 
 HERE = Path(__file__).parent / "cases" / "parsers"
 SHARED = Path(__file__).parents[2] / "shared" / "cases"

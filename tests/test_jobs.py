@@ -11,7 +11,10 @@ import pytest
 from test_document import validator
 from test_piles import CASES, write
 
-from nccl_forensics import document, pipeline, redact, report
+from nccl_forensics.pipeline import analyze
+from nccl_forensics.show import document, ticket
+from nccl_forensics.show.redact import redactor
+from nccl_forensics.show.report import html
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -25,7 +28,7 @@ JOBS: dict[str, dict[str, Any]] = tomllib.loads((CASES / "jobs.toml").read_text(
 def test_each_job_is_judged_by_itself(name: str, tmp_path: Path) -> None:
     pile = JOBS[name]
     write(pile, tmp_path)
-    doc = document.build(pipeline.analyze([str(tmp_path)]))
+    doc = document.build(analyze([str(tmp_path)]))
     validator().validate(doc)
     found = [
         {
@@ -44,14 +47,14 @@ def test_each_job_is_judged_by_itself(name: str, tmp_path: Path) -> None:
     lines = {(e["source"], e["line"], e["kind"]) for e in doc["events"]}
     assert len(lines) == len(doc["events"])
     for lang in ("en", "da", "de"):
-        assert report.ticket(doc, lang).count("\n") <= 12
-        page = report.html(doc, lang)
+        assert ticket.ticket(doc, lang).count("\n") <= 12
+        page = html(doc, lang)
         assert all(f'id="incident-{i["id"]}"' in page for i in doc["incidents"][1:])
 
 
 def test_ranks_of_a_job_do_not_mix_with_those_of_another(tmp_path: Path) -> None:
     write(JOBS["two-slurm-jobs-in-one-folder"], tmp_path)
-    for incident, host in zip(pipeline.analyze([str(tmp_path)]).incidents, ("gn01", "gn02"), strict=True):
+    for incident, host in zip(analyze([str(tmp_path)]).incidents, ("gn01", "gn02"), strict=True):
         assert [r.rank for r in incident.ranks] == [0, 1, 2, 3]
         assert {r.host for r in incident.ranks} == {host}
 
@@ -60,8 +63,8 @@ def test_ranks_of_a_job_do_not_mix_with_those_of_another(tmp_path: Path) -> None
 def test_names_of_jobs_are_redacted(name: str, tmp_path: Path) -> None:
     pile = tmp_path / "pile"
     write(JOBS[name], pile)
-    doc = document.build(pipeline.analyze([str(pile)]))
-    hider = redact.Redactor()
+    doc = document.build(analyze([str(pile)]))
+    hider = redactor.Redactor()
     hider.learn(doc)
     covered = hider.cover(doc)
     names = {i["job"] for i in doc["incidents"]}

@@ -19,9 +19,9 @@ import pytest
 from nccl_forensics.parsers import bug_report, fabric_manager, gpu_inventory, kernel, xid
 from nccl_forensics.parsers._kernel import pci_address
 
+from nccl_forensics.lines.plugins import Parser
+from nccl_forensics.lines.scan import Scanner
 from nccl_forensics.model import Event
-from nccl_forensics.plugins import Parser
-from nccl_forensics.scan import Scanner
 
 MODULES = (bug_report, fabric_manager, gpu_inventory, kernel, xid)
 PARSERS = [one for module in MODULES for one in vars(module).values() if isinstance(one, Parser)]

@@ -23,13 +23,18 @@ from babel.messages.pofile import read_po
 from click.testing import CliRunner
 from nccl_forensics.samples import bundle  # type: ignore[import-not-found]
 
-from nccl_forensics import cli, document, language, pipeline, report
-from nccl_forensics import words as message_words
-from nccl_forensics.clocks import parse_zone
-from nccl_forensics.messages import Message, filled, numbered, say, say_many
+from nccl_forensics import catalog, cli
+from nccl_forensics.pipeline import analyze
+from nccl_forensics.show import document
+from nccl_forensics.show.page import sentences
+from nccl_forensics.show.report import html, markdown
+from nccl_forensics.show.ticket import ticket
+from nccl_forensics.text import language, phrases
+from nccl_forensics.text.messages import Message, filled, numbered, say, say_many
+from nccl_forensics.when.zones import parse_zone
 
 HERE = Path(__file__).resolve().parent.parent
-LOCALE = HERE / "nccl_forensics" / "locale"
+LOCALE = HERE / "nccl_forensics" / "text" / "locale"
 SAMPLES = ("riser-xid79", "skipped-collective", "two-rails-psu")
 OTHERS = ("da", "de")
 PLACEHOLDER = re.compile(r"\{[a-z_]+\}|%\([a-z_]+\)s|<[^>]*>|`[^`]*`")
@@ -63,12 +68,12 @@ def test_no_word_has_two_translations() -> None:
 def _sample(name: str) -> dict[str, Any]:
     inputs, options = bundle(HERE / "samples" / name)
     zone = parse_zone(options["timezone"]) if "timezone" in options else None
-    return document.build(pipeline.analyze(inputs, zone=zone, year=options.get("year")))
+    return document.build(analyze(inputs, zone=zone, year=options.get("year")))
 
 
 @cache
 def _page(name: str, lang: str) -> str:
-    return report.html(_sample(name), lang)
+    return html(_sample(name), lang)
 
 
 def _embedded(page: str) -> str:
@@ -116,16 +121,16 @@ def test_a_sample_speaks_the_language(name: str, lang: str) -> None:
         assert f">{words[heading]}</h" in page
     (incident,) = _sample(name)["incidents"]
     action = incident["verdict"]["actions"][0]
-    assert report.clean(action["do"])[:40] in report.ticket(_sample(name))
+    assert sentences.clean(action["do"])[:40] in ticket(_sample(name))
     with language.speaking(lang):
         said = language.said(action["do"])
         assert language.said(action["because"]) != action["because"]
     assert said != action["do"]
     assert "{" not in said
-    ticket, markdown = (say(_sample(name), lang) for say in (report.ticket, report.markdown))
-    assert said[:40] in ticket
-    assert f"**{words['Do first']}:**" in markdown
-    assert words[report.catalog.load("causes")[incident["verdict"]["cause"]]["title"]] in ticket
+    text = ticket(_sample(name), lang)
+    assert said[:40] in text
+    assert f"**{words['Do first']}:**" in markdown(_sample(name), lang)
+    assert words[catalog.load("causes")[incident["verdict"]["cause"]]["title"]] in text
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -139,21 +144,21 @@ def test_the_data_on_the_page_is_english_in_all_languages(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(report_docs.ALL))
 def test_any_document_can_be_said(name: str, lang: str) -> None:
     doc = report_docs.ALL[name]()
-    before = report.html(doc)
-    page = report.html(doc, lang)
+    before = html(doc)
+    page = html(doc, lang)
     assert page != before
-    assert report.html(doc) == before
-    assert len(report.ticket(doc, lang).splitlines()) <= 12
+    assert html(doc) == before
+    assert len(ticket(doc, lang).splitlines()) <= 12
     assert set(re.findall(r'\bid="([^"]+)"', page)) == set(re.findall(r'\bid="([^"]+)"', before))
 
 
 @pytest.mark.parametrize("lang", OTHERS)
 def test_every_action_of_the_catalogue_is_said_with_its_values(lang: str) -> None:
-    who, words = message_words.ranks([0, 1, 2, 5]), _strings(lang, "po")
+    who, words = phrases.ranks([0, 1, 2, 5]), _strings(lang, "po")
     values = {"host": "node-1", "gpu": "0000:4b:00.0", "at_gpu": "", "index": "3", "rank": "0–2 and 5", "who": who}
     with language.speaking(lang):
         local = {name: language.said(value) for name, value in values.items()}
-        for entry in report.catalog.load("actions")["action"]:
+        for entry in catalog.load("actions")["action"]:
             for key in ("do", "because"):
                 assert language.said(Message(entry[key], values)) == filled(words[entry[key]], local)
     assert local["who"] != who

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from test_collectives import SHARED, ddp, folder, mesh, verdict
 
-from nccl_forensics import collectives
-from nccl_forensics.dumps import Dump
-from nccl_forensics.lateness import Late, Spans, chronic, culprit
+from nccl_forensics.recorder.dumps import Dump
+from nccl_forensics.waits import dumped
+from nccl_forensics.waits.lateness import Late, Spans, chronic, culprit
 
 SECOND = 10**9
 
@@ -112,19 +112,19 @@ def slowed(dumps: list[Dump], rank: int) -> list[Dump]:
 
 def test_in_a_job_that_runs() -> None:
     dumps = slowed(ddp(4, 12).run(400), 3)
-    made = collectives.reconstruct(dumps)
+    made = dumped.reconstruct(dumps)
     assert verdict(made) == ((3,), "rank_slow")
     assert "from number 1 on" in made.suspects[0].says
-    assert collectives.reconstruct(slowed(ddp(4, 12).run(400), 99)).suspects == ()
+    assert dumped.reconstruct(slowed(ddp(4, 12).run(400), 99)).suspects == ()
 
 
 def test_a_hang_stands_before_lateness() -> None:
     job = mesh(2, 4)
     job.programs[5].insert(-8, "hang")
-    assert verdict(collectives.reconstruct(slowed(job.run(400), 2))) == ((5,), "rank_not_arrived")
+    assert verdict(dumped.reconstruct(slowed(job.run(400), 2))) == ((5,), "rank_not_arrived")
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared cases are not here")
 def test_recorded_jobs_that_are_well() -> None:
     for path in SHARED.glob("fr/*healthy*/fr"):
-        assert collectives.reconstruct(folder(path)).suspects == ()
+        assert dumped.reconstruct(folder(path)).suspects == ()

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from test_collectives import RINGS, RUNS, Job, Op, crossed, folder, made_job, needs_cases, read, ring, shifted
 
-from nccl_forensics import collectives
-from nccl_forensics.dumps import Dump
-from nccl_forensics.identify import Identities, Place
-from nccl_forensics.layout import shape
 from nccl_forensics.model import Gpu, GroupState, Problem, Reconstruction
+from nccl_forensics.recorder.dumps import Dump
+from nccl_forensics.waits import dumped
+from nccl_forensics.who.identities import Identities, Place
+from nccl_forensics.who.layout import shape
 
 KINDS = ("hang", "die", "wrong_op", "skip", "gpu", "wrong_peer")
 JOBS = [(k, x) for k in KINDS for x in ("ddp4", "mesh2x4", "pipeline4x2") if (k == "wrong_peer") == ("pipe" in x)]
@@ -25,7 +25,7 @@ def said(made: Reconstruction) -> Any:
 
 
 def judged(dumps: list[Dump], job: Job) -> Any:
-    return said(collectives.reconstruct(dumps, expected_world=len(job.programs)))
+    return said(dumped.reconstruct(dumps, expected_world=len(job.programs)))
 
 
 def renumbered(job: Job, new: list[int]) -> Job:
@@ -106,7 +106,7 @@ CIRCLES = {
 
 def circle(dumps: list[Dump], job: Job) -> Any:
     """Of the one suspect: what it is, how surely, and who stands in the circle; and who is open."""
-    made = collectives.reconstruct(dumps, expected_world=len(job.programs))
+    made = dumped.reconstruct(dumps, expected_world=len(job.programs))
     (one,) = made.suspects
     return one.cause, one.ranks, one.weight, sorted(one.details["circle"]), sorted(made.cannot_exclude)
 
@@ -171,4 +171,4 @@ def test_the_names_of_files(path: Any, expect: Any) -> None:
     for n, one in enumerate(sorted(path.iterdir(), reverse=True)):
         digits = str(n + 900) if tells else one.stem.rpartition("_")[2]
         renamed += [x for x in read(one, f"node7-of-9.dump_{digits}.trace") if not isinstance(x, Problem)]
-    assert said(collectives.reconstruct(renamed)) == said(collectives.reconstruct(plain))
+    assert said(dumped.reconstruct(renamed)) == said(dumped.reconstruct(plain))

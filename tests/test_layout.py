@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from nccl_forensics.identify import Identities, Place
-from nccl_forensics.layout import CHANCE, rail_of, shape, shared_by
 from nccl_forensics.model import Gpu, GroupState
+from nccl_forensics.who.identities import Identities, Place
+from nccl_forensics.who.layout import CHANCE, rail_of, shape, shared_by
 
 PER_HOST, HOSTS = 8, 4
 WORLD = PER_HOST * HOSTS

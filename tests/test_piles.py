@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from judging import judged
 
-from nccl_forensics import document, pipeline
+from nccl_forensics.pipeline import analyze
+from nccl_forensics.show import document
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -32,7 +33,7 @@ def write(pile: dict[str, Any], folder: Path) -> None:
 def test_verdict(name: str, tmp_path: Path) -> None:
     pile = PILES[name]
     write(pile, tmp_path)
-    doc = document.build(pipeline.analyze([str(tmp_path)]))
+    doc = document.build(analyze([str(tmp_path)]))
     expect = {key: pile[key] for key in ("ranks", "gpus", "open", "must_not_blame") if key in pile}
     if pile.get("healthy"):
         expect["incident"] = False
@@ -53,7 +54,7 @@ def test_verdict(name: str, tmp_path: Path) -> None:
 def test_each_start_of_a_job_is_judged_by_itself(name: str, tmp_path: Path) -> None:
     pile = STARTS[name]
     write(pile, tmp_path)
-    doc = document.build(pipeline.analyze([str(tmp_path)]))
+    doc = document.build(analyze([str(tmp_path)]))
     found = [
         {
             **({"attempt": i["attempt"]} if "attempt" in i else {}),

@@ -19,9 +19,14 @@ from hypothesis import strategies as st
 from nccl_forensics.samples import bundle  # type: ignore[import-not-found]
 from short_form import BASE_NS, SECOND, analyzed, cases, events, load
 
-from nccl_forensics import document, pipeline, report
-from nccl_forensics.model import Event, Evidence, InputError, Stamp
-from nccl_forensics.pipeline import Analysis, merge_repeats
+from nccl_forensics.analysis import Analysis
+from nccl_forensics.errors import InputError
+from nccl_forensics.lines import flood, read
+from nccl_forensics.model import Event, Evidence, Stamp
+from nccl_forensics.pipeline import analyze
+from nccl_forensics.show import document
+from nccl_forensics.show.report import html
+from nccl_forensics.when.repeats import merge_repeats
 
 SAMPLES = Path(__file__).resolve().parents[1] / "samples"
 NAMES = sorted(p.parent.name for p in SAMPLES.glob("*/expected.json"))
@@ -64,12 +69,12 @@ def _everything_has_a_row(found: Analysis, files: list[str]) -> None:
 @needs_shared
 def test_all_shared_cases_as_one_folder_and_as_one_archive(tmp_path: Path) -> None:
     files = [p for p in sorted(SHARED.rglob("*")) if p.is_file()]
-    one = pipeline.analyze([str(SHARED)])
+    one = analyze([str(SHARED)])
     _everything_has_a_row(one, [str(p) for p in files])
     archive = tmp_path / "all.tar.gz"
     with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
         tar.add(SHARED, "all")
-    packed = pipeline.analyze([str(archive)])
+    packed = analyze([str(archive)])
     _everything_has_a_row(packed, [f"{archive}!all/{p.relative_to(SHARED)}" for p in files])
     in_folder = Counter((r.path.removeprefix(f"{SHARED}/"), r.status, r.events) for r in one.rows)
     in_archive = Counter((r.path.removeprefix(f"{archive}!all/"), r.status, r.events) for r in packed.rows)
@@ -85,7 +90,7 @@ def test_a_hostile_pile_gives_rows_with_reasons_and_nothing_else(
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
-    found = pipeline.analyze([str(folder)])
+    found = analyze([str(folder)])
     _everything_has_a_row(found, [str(folder / name) for name in PILE])
     assert found.incidents == () or all(i.verdict.status != "identified" for i in found.incidents)
     assert list(here.iterdir()) == []
@@ -101,14 +106,14 @@ def test_damaged_real_files_never_raise(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(0, 20))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     raw = raw[: data.draw(st.integers(0, len(raw)))]
-    found = pipeline.analyze(["-"], stdin=io.BytesIO(bytes(raw)))
+    found = analyze(["-"], stdin=io.BytesIO(bytes(raw)))
     assert document.build(found)["schema"]
     assert len(found.rows) >= 1
 
 
 def test_nothing_to_read() -> None:
     with pytest.raises(InputError, match="no-such-file"):
-        pipeline.analyze(["/no-such-file"])
+        analyze(["/no-such-file"])
 
 
 # --- what may not change a verdict ------------------------------------------------------------------------------------
@@ -117,19 +122,19 @@ def test_nothing_to_read() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_order_of_paths_does_not_matter(name: str) -> None:
     files = files_of(name)
-    wanted = said(pipeline.analyze(files))
+    wanted = said(analyze(files))
     assert wanted
     assert wanted[0][0] == "identified"
     for seed in range(3):
         shuffled = list(files)
         random.Random(seed).shuffle(shuffled)
-        assert said(pipeline.analyze(shuffled)) == wanted, seed
+        assert said(analyze(shuffled)) == wanted, seed
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_folder_an_archive_and_compressed_files_say_the_same(name: str, tmp_path: Path) -> None:
     files = files_of(name)
-    wanted = said(pipeline.analyze(files))
+    wanted = said(analyze(files))
     packed, archive = tmp_path / "packed", tmp_path / "bundle.tar"
     with tarfile.open(archive, "w") as tar:
         for file in files:
@@ -140,9 +145,9 @@ def test_a_folder_an_archive_and_compressed_files_say_the_same(name: str, tmp_pa
             target.write_bytes(
                 gzip.compress(Path(file).read_bytes()) if not file.endswith(".gz") else Path(file).read_bytes()
             )
-    assert said(pipeline.analyze([str(archive)])) == wanted
-    assert said(pipeline.analyze([str(packed)])) == wanted
-    assert said(pipeline.analyze(["-"], stdin=io.BytesIO(archive.read_bytes()))) == wanted
+    assert said(analyze([str(archive)])) == wanted
+    assert said(analyze([str(packed)])) == wanted
+    assert said(analyze(["-"], stdin=io.BytesIO(archive.read_bytes()))) == wanted
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -154,7 +159,7 @@ def test_the_same_files_twice_count_once(name: str, tmp_path: Path) -> None:
         target = copy / Path(file).relative_to(SAMPLES / name)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(Path(file).read_bytes())
-    once, twice = said(pipeline.analyze(files)), said(pipeline.analyze([*files, str(copy)]))
+    once, twice = said(analyze(files)), said(analyze([*files, str(copy)]))
     assert twice == once
 
 
@@ -173,11 +178,11 @@ def test_copies_of_one_traceback_are_one_traceback(tmp_path: Path) -> None:
         )
     )
     (tmp_path / "x.log").write_bytes(raised)
-    once = said(pipeline.analyze([str(tmp_path)]))
+    once = said(analyze([str(tmp_path)]))
     for n in range(3):
         (tmp_path / f"x-{n}.log").write_bytes(raised)
     assert once[0][1] == "python_exception"
-    assert said(pipeline.analyze([str(tmp_path)])) == once
+    assert said(analyze([str(tmp_path)])) == once
 
 
 HEALTHY = {
@@ -201,8 +206,8 @@ HEALTHY = {
 def test_healthy_files_beside_it_do_not_change_the_verdict(name: str, tmp_path: Path) -> None:
     for file, content in HEALTHY.items():
         (tmp_path / file).write_bytes(content)
-    wanted = said(pipeline.analyze(files_of(name)))
-    found = pipeline.analyze([str(tmp_path), *files_of(name)])
+    wanted = said(analyze(files_of(name)))
+    found = analyze([str(tmp_path), *files_of(name)])
     assert said(found) == wanted
     assert len(found.rows) == len(files_of(name)) + len(HEALTHY)
 
@@ -210,7 +215,7 @@ def test_healthy_files_beside_it_do_not_change_the_verdict(name: str, tmp_path: 
 def test_healthy_files_alone_are_no_incident(tmp_path: Path) -> None:
     for file, content in HEALTHY.items():
         (tmp_path / file).write_bytes(content)
-    found = pipeline.analyze([str(tmp_path)])
+    found = analyze([str(tmp_path)])
     assert found.incidents == ()
     assert document.build(found)["incidents"] == []
 
@@ -287,28 +292,28 @@ def test_the_printing_with_a_wall_clock_stays() -> None:
 
 
 def test_a_flood_of_one_kind_is_counted_and_its_ends_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "KEPT", 50)
-    monkeypatch.setattr(pipeline, "KEPT_LAST", 10)
+    monkeypatch.setattr(flood, "KEPT", 50)
+    monkeypatch.setattr(flood, "KEPT_LAST", 10)
     line = "Nov 25 10:00:00 n1 kernel: [ {n}.000000] NVRM: Xid (PCI:0000:c1:00): 13, Graphics Exception\n"
     text = "".join(line.format(n=n) for n in range(1000, 1200)).encode()
-    (parsed,) = pipeline.read(["-"], stdin=io.BytesIO(text))
+    (parsed,) = read.read(["-"], stdin=io.BytesIO(text))
     kept = [e.evidence.line for e in parsed.events if e.kind == "xid"]
     assert kept == [*range(1, 51), *range(191, 201)]
     assert [p.says for p in parsed.problems] == ["140 more lines of kind xid were counted and not kept"]
 
 
 def test_a_file_of_nothing_but_progress_is_read_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "PULSE_FIRST", 5)
-    monkeypatch.setattr(pipeline, "PULSE_LAST", 3)
+    monkeypatch.setattr(read, "PULSE_FIRST", 5)
+    monkeypatch.setattr(read, "PULSE_LAST", 3)
     text = "".join(f"[rank0]: step {n} | loss 2.3 | 1.9 s/step\n" for n in range(100)).encode()
-    (parsed,) = pipeline.read(["-"], stdin=io.BytesIO(text))
+    (parsed,) = read.read(["-"], stdin=io.BytesIO(text))
     lines = [e.evidence.line for e in parsed.events]
     assert lines == [1, 2, 3, 4, 5, 98, 99, 100]
 
 
 def test_progress_is_told_file_by_file() -> None:
     told: list[tuple[str, int]] = []
-    pipeline.read(files_of(NAMES[0]), progress=lambda path, size: told.append((path, size)))
+    read.read(files_of(NAMES[0]), progress=lambda path, size: told.append((path, size)))
     assert [path for path, _ in told] == sorted(files_of(NAMES[0])) or len(told) == len(files_of(NAMES[0]))
     assert sum(size for _, size in told) > 10_000
 
@@ -319,6 +324,6 @@ def test_who_is_named_only_because_others_miss_it_left_no_data(tmp_path: Path) -
     )
     lines = [f"RuntimeError: {said.format(r)} (world_size=4, worker_count=2, timeout=0:00:30)" for r in (2, 3)]
     (tmp_path / "job.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    doc = document.build(pipeline.analyze([str(tmp_path)]))
+    doc = document.build(analyze([str(tmp_path)]))
     assert doc["incidents"][0]["verdict"]["culprit_ranks"] == [0, 1]
-    assert "2 of 4 known ranks left data; nothing from ranks 0, 1." in report.html(doc)
+    assert "2 of 4 known ranks left data; nothing from ranks 0, 1." in html(doc)

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from short_form import cases, load
 
-from nccl_forensics import document, pipeline
+from nccl_forensics.pipeline import analyze
+from nccl_forensics.show import document
 
 CASES = cases("placing")
 UUID = "GPU-5a3c{:04d}-1e3e-04d9-9043-43b29419cdb8"
@@ -93,7 +94,7 @@ def test_case(path: Path, tmp_path: Path) -> None:
     if "hosts" in case:
         hosts = tmp_path / "hosts"
         hosts.write_text("\n".join(case["hosts"]), encoding="utf-8")
-    analysis = pipeline.analyze([str(pile)], hosts=hosts, year=2026)
+    analysis = analyze([str(pile)], hosts=hosts, year=2026)
     doc: dict[str, Any] = json.loads(json.dumps(document.build(analysis)))
     want, verdict = case["want"], doc["incidents"][0]["verdict"]
     lost = {e["gpu_pci"]: e for e in reversed(doc["events"]) if e["kind"] == "xid" and e["fields"]["xid"] == 79}

@@ -18,9 +18,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.prefixes.layers import SHAPES, layers
+from nccl_forensics.lines.prefixes.peel import peel
+from nccl_forensics.lines.prefixes.peeled import Peeled
+from nccl_forensics.lines.scan import Scanner
+from nccl_forensics.lines.window import Window
 from nccl_forensics.model import Stamp
-from nccl_forensics.prefixes import _SHAPES, Peeled, _layers, peel
-from nccl_forensics.scan import Line, Scanner, Window
 
 CASES = sorted((Path(__file__).parent / "cases" / "prefixes").glob("*.log"))
 SHARED = Path(__file__).parent.parent.parent / "shared" / "cases"
@@ -93,12 +97,12 @@ def test_case(case: Path) -> None:
 def test_a_known_shape_changes_nothing(case: Path) -> None:
     """What a file's earlier lines taught makes the next ones faster, not different."""
     for line in lines(case.read_bytes()):
-        for shape in _SHAPES:
+        for shape in SHAPES:
             slow, quick = Peeled(""), Peeled("")
             text = line.raw.decode("utf-8", "backslashreplace")
             rest = shape(text, quick)
             if rest is not None:
-                assert (_layers(text, slow, line), slow) == (rest, quick)
+                assert (layers(text, slow, line), slow) == (rest, quick)
 
 
 # --- one incident in every container of the kernel's log ------------------------------------------------------------

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from short_form import analyzed
 
-from nccl_forensics import runs
-from nccl_forensics.clocks import Aligned
+from nccl_forensics.analysis import Analysis
 from nccl_forensics.model import Event, Evidence
-from nccl_forensics.pipeline import Analysis
-from nccl_forensics.rules import Case, pulse
+from nccl_forensics.starts import runs
+from nccl_forensics.verdict import pulse
+from nccl_forensics.verdict.case import Case
+from nccl_forensics.when.aligned import Aligned
 
 GIB = 2**30
 Short = dict[str, Any]

@@ -12,7 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_document import validator
 
-from nccl_forensics import document, pipeline, rates, report
+from nccl_forensics.analysis import Analysis
+from nccl_forensics.pipeline import analyze
+from nccl_forensics.show import document
+from nccl_forensics.show.report import html
+from nccl_forensics.verdict import rates
 
 CARDS = ("0c", "0d", "10", "11", "41", "42", "46", "47")
 BEGAN = datetime(2026, 3, 1, 4, 0, 0, tzinfo=timezone.utc)
@@ -37,8 +41,8 @@ def log(
     (folder / f"{host}.log").write_text("".join(text), encoding="utf-8")
 
 
-def analyzed(folder: Path) -> pipeline.Analysis:
-    return pipeline.analyze([str(folder)])
+def analyzed(folder: Path) -> Analysis:
+    return analyze([str(folder)])
 
 
 def found(folder: Path) -> rates.Rates:
@@ -61,8 +65,8 @@ def test_a_card_that_fails_again_and_again_is_named(tmp_path: Path) -> None:
     assert all(any(r["kind"] == "repeat-offender" for r in i.contributing) for i in blamed)
     doc = document.build(analysis)
     validator().validate(json.loads(json.dumps(doc)))
-    assert made.offenders[0].says in report.html(doc)
-    assert "Wie oft" in report.html(doc, "de")
+    assert made.offenders[0].says in html(doc)
+    assert "Wie oft" in html(doc, "de")
 
 
 def test_a_storm_of_lines_is_one_failure_of_the_card_that_came_first(tmp_path: Path) -> None:

@@ -22,8 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_cli import ended, run
 
-from nccl_forensics import redact
-from nccl_forensics.redact import Redactor
+from nccl_forensics.show.redact import kinds
+from nccl_forensics.show.redact.redactor import Redactor
+from nccl_forensics.show.redact.shapes import Pattern, patterns
 
 SYLLABLES = re.findall("...", "baxcordunfizgolhepjatkemlummofnubpokquorezsuttivvapwexyolzor")
 
@@ -375,7 +376,7 @@ def test_the_joins_are_kept(runs: tuple[dict[str, str], dict[str, str], Path]) -
     assert len({next(iter(v)) for v in names.values()}) == len(names), "two names have one alias"
     aliases = json.loads(place.read_text(encoding="utf-8"))["aliases"]
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
-    assert all(redact.ALIAS.fullmatch(x) for x in aliases)
+    assert all(kinds.ALIAS.fullmatch(x) for x in aliases)
     assert len(aliases) > 200
 
 
@@ -391,13 +392,13 @@ def test_the_page_says_how_much_was_redacted(runs: tuple[dict[str, str], dict[st
     _, hidden, _ = runs
     page = next(text for name, text in hidden.items() if name.endswith(".report.html"))
     aliases = json.loads(hidden["r.json"])["tool"]["redacted"]["aliases"]
-    assert redact.summary(aliases) in page
+    assert kinds.summary(aliases) in page
     assert f"{aliases['host']} hosts" in page
     assert re.search(r"redacted-[0-9a-f]{8}\.report\.html", hidden["streams"])
 
 
-@pytest.mark.parametrize("pattern", redact.patterns(), ids=lambda p: p.gives[0])
-def test_a_pattern_finds_its_example(pattern: redact.Pattern) -> None:
+@pytest.mark.parametrize("pattern", patterns(), ids=lambda p: p.gives[0])
+def test_a_pattern_finds_its_example(pattern: Pattern) -> None:
     found = [m[name] for m in pattern.regex.finditer(pattern.example) for name, _ in pattern.groups if m[name]]
     assert tuple(found) == pattern.gives
     assert pattern.found_in(pattern.example.lower())
@@ -534,7 +535,7 @@ def test_a_page_in_another_language_is_redacted_alike(here: Path, lang: str) -> 
     assert word not in outputs[2]
     assert f'lang="{lang}"' in outputs[0]
     assert outputs[0].count("host-1") > 3
-    assert redact.summary({"serial": 2}) == "2 serial numbers"
+    assert kinds.summary({"serial": 2}) == "2 serial numbers"
 
 
 def test_what_cannot_be_used_is_said(here: Path) -> None:

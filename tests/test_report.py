@@ -17,7 +17,10 @@ import pytest
 import report_docs
 from report_docs import HOSTILE, at
 
-from nccl_forensics import catalog, pictures, report
+from nccl_forensics import catalog
+from nccl_forensics.show import pictures, ticket
+from nccl_forensics.show.page import sentences
+from nccl_forensics.show.report import html, markdown
 
 SCHEMA = json.loads(files("nccl_forensics.catalog").joinpath("incident.schema.json").read_text(encoding="utf-8"))
 NAMES = sorted(report_docs.ALL)
@@ -81,7 +84,7 @@ class Reader(HTMLParser):
 
 @pytest.fixture(scope="module")
 def pages() -> dict[str, str]:
-    return {name: report.html(make()) for name, make in report_docs.ALL.items()}
+    return {name: html(make()) for name, make in report_docs.ALL.items()}
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +127,7 @@ def test_nothing_is_fetched_and_only_our_script_runs(name: str, read: dict[str, 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "large"])
 def test_the_same_document_gives_the_same_bytes(name: str, pages: dict[str, str]) -> None:
-    assert report.html(report_docs.ALL[name]()) == pages[name]
+    assert html(report_docs.ALL[name]()) == pages[name]
     assert pages[name].encode("utf-8").decode() == pages[name]
 
 
@@ -160,7 +163,7 @@ def test_hostile_text_stays_text(pages: dict[str, str], read: dict[str, Reader])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_ticket_has_twelve_lines_at_most(name: str) -> None:
     doc = report_docs.ALL[name]()
-    for text in (report.ticket(doc), report.markdown(doc)):
+    for text in (ticket.ticket(doc), markdown(doc)):
         assert 3 <= len(text.splitlines()) <= 12
         assert text.endswith("\n")
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u2028-\u202e\ud800-\udfff]", text)
@@ -168,7 +171,7 @@ def test_a_ticket_has_twelve_lines_at_most(name: str) -> None:
 
 
 def test_markdown_of_hostile_text_holds_no_markup() -> None:
-    text = report.markdown(report_docs.hostile())
+    text = markdown(report_docs.hostile())
     outside = re.sub(r"(?<![\\`])(`+) .*? \1(?!`)", "", text)
     assert not re.search(r"(?<!\\)[<>\[]", outside)
     assert not re.search(r"(?<!\\)\*\*bold", outside)
@@ -279,19 +282,19 @@ def test_optional_keys_may_be_absent() -> None:
     incident["verdict"]["evidence"] = [{"says": "It is so.", "source": None, "line": None}]
     incident["verdict"]["actions"] = [{"do": "Look.", "because": "It is not clear."}]
     jsonschema.validate(doc, SCHEMA)
-    page = Reader(report.html(doc))
+    page = Reader(html(doc))
     assert page.open == []
     assert "It is so." in page.text
-    assert len(report.ticket(doc).splitlines()) <= 12
+    assert len(ticket.ticket(doc).splitlines()) <= 12
 
 
 def test_events_without_a_time_are_listed_not_drawn() -> None:
     doc = report_docs.workstation()
-    text = Reader(report.html(doc)).text
+    text = Reader(html(doc)).text
     assert "Without a time, so not drawn: process ended, SIGABRT, host not known, system logs/torchrun.err:77" in text
     for event in doc["events"]:
         event |= {"time": None, "time_basis": "none", "time_uncertainty_s": None}
-    page = report.html(doc)
+    page = html(doc)
     assert "No drawing: none of the key events carries a complete time" in Reader(page).text
     assert 'class="lanes"' not in page
 
@@ -304,12 +307,12 @@ def test_order_closer_than_the_error_bars_is_not_claimed(gap_s: float, same_file
     first, second = doc["events"][:2]
     second |= {"time": at(gap_s)} | ({"source": first["source"]} if same_file else {})
     doc["events"] = [first, second]
-    assert ("may be before 1" in Reader(report.html(doc)).text) is said
+    assert ("may be before 1" in Reader(html(doc)).text) is said
 
 
 def test_many_thousand_ranks_share_rows() -> None:
     doc = report_docs.large(4096)
-    page = report.html(doc)
+    page = html(doc)
     assert len(page.encode()) <= 2_500_000
     seen = Reader(page)
     assert "hosts alike" in seen.text
@@ -329,7 +332,7 @@ def test_the_event_table_says_how_much_is_left_off(read: dict[str, Reader]) -> N
     [([3], "3"), ([0, 1], "0, 1"), ([0, 1, 2, 5], "0–2, 5"), ([5, 5, 4], "4, 5"), (range(0, 60, 2), None)],
 )
 def test_ranks_as_ranges(ranks: list[int], words: str | None) -> None:
-    text = report.span(ranks)
+    text = sentences.span(ranks)
     assert text == words if words else text.endswith(" and 18 more")
 
 
@@ -346,12 +349,12 @@ def test_ranks_as_ranges(ranks: list[int], words: str | None) -> None:
     ],
 )
 def test_durations(seconds: float | None, words: str) -> None:
-    assert report.duration(seconds) == words
+    assert sentences.duration(seconds) == words
 
 
 @pytest.mark.parametrize("text", ["2026-13-45T00:00:00.000000Z", "", "now", None, 5, "2026-04-22"])
 def test_a_time_that_is_none_is_not_known(text: object) -> None:
-    at_us = report.micros(text)
+    at_us = sentences.micros(text)
     assert at_us is None or text == "2026-04-22"
 
 
@@ -434,7 +437,7 @@ def test_every_kind_of_event_has_a_name() -> None:
         kinds.update(re.findall('"kind": "([a-z0-9-]+)"', case.read_text(encoding="utf-8")))
     assert len(kinds) > 200
     assert kinds - catalog.load("kinds").keys() == set()
-    assert report.kind_words({"kind": "brand-new"}) == "brand new"
+    assert sentences.kind_words({"kind": "brand-new"}) == "brand new"
 
 
 def test_no_word_of_a_template_is_missing_from_the_package() -> None:
@@ -475,8 +478,8 @@ def test_headlines(cause: str, ranks: list[int], hosts: list[str], status: str, 
     doc = report_docs.deadlock()
     verdict = doc["incidents"][0]["verdict"]
     verdict |= {"cause": cause, "culprit_ranks": ranks, "culprit_hosts": hosts, "status": status}
-    assert f"<title>{headline.replace(chr(39), '&#39;')}</title>" in report.html(doc)
-    assert headline in report.ticket(doc)
+    assert f"<title>{headline.replace(chr(39), '&#39;')}</title>" in html(doc)
+    assert headline in ticket.ticket(doc)
 
 
 def test_the_same_cause_elsewhere_is_not_offered_as_another() -> None:
@@ -484,7 +487,7 @@ def test_the_same_cause_elsewhere_is_not_offered_as_another() -> None:
     verdict = doc["incidents"][0]["verdict"]
     verdict["alternatives"][0] |= {"cause": "gpu_off_bus", "culprit_ranks": [], "confidence": 0.04}
     verdict["culprit_gpus"][0]["index"] = None
-    text = Reader(report.html(doc)).text
+    text = Reader(html(doc)).text
     assert "High, 0.96 of 1" in text
     assert "the next best explanation" not in text
     assert "Rank 3 on kentino-ai-04 (GPU 0000:4b:00.0): GPU fell off the bus" in text
@@ -494,7 +497,7 @@ def test_lines_that_say_the_same_are_one_step() -> None:
     doc = report_docs.workstation()
     rows = doc["incidents"][0]["verdict"]["evidence"]
     rows[2:2] = [rows[1] | {"says": "also: " + rows[1]["says"], "line": 90_000 + n, "id": None} for n in range(9)]
-    page = Reader(report.html(doc))
+    page = Reader(html(doc))
     assert page.text.count(rows[1]["says"]) == 1
     assert page.ids["i1-xid79"] == page.ids["i1-e3"] == 1
     assert "4 more lines are in the embedded data." in page.text
@@ -506,7 +509,7 @@ def test_a_line_that_only_repeats_itself_belongs_to_the_step_before() -> None:
     beside = {"says": f"Beside it, in rank0.log: {rows[3]['text'][:120]}", "weight": None}
     rows[2:2] = [rows[3] | beside]
     rows[5:5] = [rows[4] | beside | {"weight": 0.5}]
-    page = report.html(doc)
+    page = html(doc)
     assert page.count('<a class="self"') == 6
     assert page.count('<li id="i1-') == 6
     assert 'id="i1-e3"' in page
@@ -516,7 +519,7 @@ def test_ranks_cleared_for_the_same_reason_share_a_row() -> None:
     doc = report_docs.workstation()
     known = {"gpu_pci": None, "source": None, "line": None, "text": None, "why": "waits for rank 3"}
     doc["incidents"][0]["verdict"]["cleared"] = [known | {"who": f"Rank {r}", "rank": r} for r in (0, 1, 2, 4, 5, 6, 7)]
-    text = Reader(report.html(doc)).text
+    text = Reader(html(doc)).text
     assert re.search(r"Ranks 0–2, 4–7 \(7 ranks\)\s*Waits for rank 3\.", text)
     assert "They reported the failure" not in text
 
@@ -536,7 +539,7 @@ def test_ranks_cleared_for_the_same_reason_share_a_row() -> None:
 def test_the_folder_of_all_inputs_is_said_once(paths: list[str], base: str) -> None:
     doc = report_docs.healthy()
     doc["inputs"] = [report_docs.input_row(path) for path in paths]
-    page = report.html(doc)
+    page = html(doc)
     assert ("Paths in this report are below" in page) is bool(base)
     if base:
         assert f"below <code>{base}</code>" in page
@@ -546,7 +549,7 @@ def test_a_pile_that_nobody_can_read_is_not_called_healthy() -> None:
     doc = report_docs.healthy()
     for row in doc["inputs"]:
         row["status"] = "failed"
-    for text in (Reader(report.html(doc)).text, report.ticket(doc)):
+    for text in (Reader(html(doc)).text, ticket.ticket(doc)):
         assert "Nothing in these files could be read as a log" in text
         assert "Nothing failed" not in text
         assert "No failure was found" not in text

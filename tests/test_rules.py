@@ -17,24 +17,25 @@ from typing import Any
 import pytest
 from short_form import analyzed, cases, label, load, with_faults
 
-from nccl_forensics import catalog, pipeline, rules
-from nccl_forensics.clocks import Aligned
-from nccl_forensics.diagnose import IDENTIFIED, SUSPECTED
-from nccl_forensics.rules import Case
+from nccl_forensics import analysis, catalog
+from nccl_forensics.verdict import rules
+from nccl_forensics.verdict.case import Case
+from nccl_forensics.verdict.incidents import IDENTIFIED, SUSPECTED
+from nccl_forensics.when.aligned import Aligned
 
 CASES = cases("rules")
 ENGINE = "engine"
-SOURCE = Path(rules.__file__).parent
+PACKAGE = Path(catalog.__file__).parent.parent
 RULES = {one.__name__: one for one in rules.rules()}
 
 
-def as_case(found: pipeline.Analysis) -> Case:
+def as_case(found: analysis.Analysis) -> Case:
     assumed = frozenset(c.clock for c in found.clocks if c.basis == "assumed")
     aligned = Aligned(found.events, found.clocks, assumed)
     return Case(events=found.events, known=found.known, collectives=found.collectives, aligned=aligned, rows=found.rows)
 
 
-def disagreements(want: dict[str, Any] | None, found: pipeline.Analysis) -> list[str]:
+def disagreements(want: dict[str, Any] | None, found: analysis.Analysis) -> list[str]:
     if want is None:
         return [f"incident: {i.verdict.summary}" for i in found.incidents]
     if not found.incidents:
@@ -127,9 +128,9 @@ def test_every_rule_has_a_case_and_a_near_miss() -> None:
 
 
 def _literals(function: str, keyword: str | None = None, position: int | None = None) -> set[str]:
-    """Every string that stands as this argument of this function in nccl_forensics/*.py and rules/*.py."""
+    """Every string that stands as this argument of this function in nccl_forensics/."""
     found = set()
-    for file in [*SOURCE.glob("*.py"), *SOURCE.parent.glob("*.py")]:
+    for file in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call):
                 continue

@@ -10,8 +10,12 @@ from short_form import analyzed
 from test_document import validator
 from test_piles import STARTS, write
 
-from nccl_forensics import document, pipeline, report, runs, trace
-from nccl_forensics.export import events as exported
+from nccl_forensics.pipeline import analyze
+from nccl_forensics.show import document, trace
+from nccl_forensics.show.export import events as exported
+from nccl_forensics.show.report import html
+from nccl_forensics.show.ticket import ticket
+from nccl_forensics.starts import runs
 
 Short = dict[str, Any]
 
@@ -84,20 +88,20 @@ def test_last_words_of_an_attempt_are_no_failure_of_the_next() -> None:
 @pytest.mark.parametrize("name", ["two-attempts-two-culprits", "one-fault-burned-all-restarts"])
 def test_all_that_is_written_of_several_incidents(name: str, tmp_path: Path) -> None:
     write(STARTS[name], tmp_path)
-    analysis = pipeline.analyze([str(tmp_path)])
+    analysis = analyze([str(tmp_path)])
     doc = document.build(analysis)
     validator().validate(doc)
     number = len(doc["incidents"])
     assert doc["primary"] == number
     assert all(i["ranks"] for i in doc["incidents"])
     for lang in ("en", "da", "de"):
-        ticket = report.ticket(doc, lang)
-        assert ticket.count("\n") <= 12
-        assert " None" not in ticket
-        page = report.html(doc, lang)
+        text = ticket(doc, lang)
+        assert text.count("\n") <= 12
+        assert " None" not in text
+        page = html(doc, lang)
         assert all(f'id="incident-{n}"' in page for n in range(1, number + 1))
     newest = doc["incidents"][-1]["verdict"]["summary"]
-    assert newest[:60] in report.ticket(doc)
+    assert newest[:60] in ticket(doc)
     assert trace.trace(doc)
     rows = [document.event(e) for e in analysis.events]
     assert len(str(exported(Path("x.csv"), rows)).splitlines()) == len(rows) + 1

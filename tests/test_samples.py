@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nccl_forensics import document, pipeline
-from nccl_forensics.clocks import parse_zone
+from nccl_forensics.pipeline import analyze
+from nccl_forensics.show import document
+from nccl_forensics.when.zones import parse_zone
 
 SAMPLES = Path(__file__).resolve().parent.parent / "samples"
 sys.path.insert(0, str(SAMPLES))
@@ -52,7 +53,7 @@ def test_the_verdict_is_the_right_one(name: str) -> None:
     expect = json.loads(_checked_in(name)["expected.json"])["expect"]
     inputs, options = bundle(SAMPLES / name)
     zone = parse_zone(options["timezone"]) if "timezone" in options else None
-    doc = document.build(pipeline.analyze(inputs, zone=zone, year=options.get("year")))
+    doc = document.build(analyze(inputs, zone=zone, year=options.get("year")))
     (incident,) = doc["incidents"]
     verdict = incident["verdict"]
     assert verdict["status"] == "identified"
@@ -74,7 +75,7 @@ def test_an_obvious_suspect_is_cleared_in_words(name: str) -> None:
     """Who reported first is a witness, and the report says so."""
     expect = json.loads(_checked_in(name)["expected.json"])["expect"]
     inputs, _ = bundle(SAMPLES / name)
-    (incident,) = document.build(pipeline.analyze(inputs))["incidents"]
+    (incident,) = document.build(analyze(inputs))["incidents"]
     cleared = incident["verdict"]["cleared"]
     assert cleared
     assert all(c["why"] for c in cleared)

@@ -11,12 +11,19 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 from short_form import BASE_NS, SECOND, analyzed, cases, label, load
 
-from nccl_forensics import catalog, diagnose, document, pipeline, report
-from nccl_forensics.clocks import DAY, NEAR_DAYS, Aligned, _FullDates, with_year
-from nccl_forensics.identify import same_host
+from nccl_forensics import analysis, catalog
 from nccl_forensics.model import Event, Finding
-from nccl_forensics.rules import Case, findings
-from nccl_forensics.rules.gpu import MINUTE, _most_within
+from nccl_forensics.names import same_host
+from nccl_forensics.pipeline import analyze
+from nccl_forensics.show import document
+from nccl_forensics.show.page import ranks
+from nccl_forensics.show.report import html
+from nccl_forensics.verdict import advice, weigh
+from nccl_forensics.verdict.case import Case
+from nccl_forensics.verdict.rules import findings
+from nccl_forensics.verdict.rules.gpu import MINUTE, _most_within
+from nccl_forensics.when.aligned import Aligned
+from nccl_forensics.when.years import DAY, NEAR_DAYS, FullDates, with_year
 
 TIMEOUT = (
     "[rank{rank}]:[E422 01:14:17.000000001 ProcessGroupNCCL.cpp:629] [Rank {rank}] Watchdog caught collective operation"
@@ -29,9 +36,9 @@ WIDE = (
 )
 
 
-def read(folder: Path, text: str) -> pipeline.Analysis:
+def read(folder: Path, text: str) -> analysis.Analysis:
     (folder / "train.log").write_text(text, encoding="utf-8")
-    return pipeline.analyze([folder])
+    return analyze([folder])
 
 
 def as_case(path: Path) -> Case:
@@ -65,17 +72,17 @@ def test_the_index_by_kind_keeps_the_order(path: Path) -> None:
 @pytest.mark.parametrize("path", cases("rules")[::5], ids=label)
 def test_findings_join_as_if_each_draft_were_asked(path: Path) -> None:
     found = list(findings(as_case(path)))
-    slow: list[diagnose._Draft] = []
+    slow: list[weigh._Draft] = []
     for finding in sorted(found, key=lambda f: -f.weight):
-        several = finding.cause in diagnose.advice.LOCATES and finding.inference and finding.weight > 0
+        several = finding.cause in advice.LOCATES and finding.inference and finding.weight > 0
         for draft in slow:
             if draft.cause == finding.cause and (several or draft.touches(finding)):
                 break
         else:
-            draft = diagnose._Draft(finding.cause)
+            draft = weigh._Draft(finding.cause)
             slow.append(draft)
         draft.add(finding)
-    assert diagnose._drafts(found) == slow
+    assert weigh._drafts(found) == slow
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -93,16 +100,16 @@ def test_findings_of_many_ranks_join_as_if_each_draft_were_asked(seed: int, a_ca
         )
         for n in range(40)
     ]
-    slow: list[diagnose._Draft] = []
+    slow: list[weigh._Draft] = []
     for finding in sorted(found, key=lambda f: -f.weight):
         for draft in slow:
             if draft.cause == finding.cause and draft.touches(finding):
                 break
         else:
-            draft = diagnose._Draft(finding.cause)
+            draft = weigh._Draft(finding.cause)
             slow.append(draft)
         draft.add(finding)
-    assert diagnose._drafts(found) == slow
+    assert weigh._drafts(found) == slow
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +145,7 @@ def test_the_year_is_that_of_the_nearest_kin(seed: int) -> None:
             if near:
                 year = max(near)
                 break
-        assert _FullDates(dated).year(source, host, days) == year
+        assert FullDates(dated).year(source, host, days) == year
 
 
 def test_one_misread_rank_makes_no_million_of_them(tmp_path: Path) -> None:
@@ -156,7 +163,7 @@ def test_an_absurd_number_of_ranks_is_not_believed(tmp_path: Path) -> None:
 
 def test_ranks_that_nothing_is_known_of_share_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document, "MOST_SILENT", 10)
-    monkeypatch.setattr(report, "MAX_CELLS", 64)
+    monkeypatch.setattr(ranks, "MAX_CELLS", 64)
     doc = document.build(read(tmp_path, WIDE.format(ranks=300) + TIMEOUT.format(rank=150)))
     schema = json.loads((Path(catalog.__file__).parent / "incident.schema.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator(schema).validate(doc)
@@ -168,7 +175,7 @@ def test_ranks_that_nothing_is_known_of_share_one_row(tmp_path: Path, monkeypatc
     assert len(gone) == left_out["count"]
     assert sorted(listed + gone) == list(range(300))
     assert any(f"{left_out['count']} more ranks" in p["says"] for p in doc["problems"])
-    page = report.html(doc)
+    page = html(doc)
     assert "300 known ranks left data" in page
     assert "300 ranks: " in page
 

@@ -13,20 +13,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nccl_forensics import pipeline, scan
-from nccl_forensics.pipeline import Parsed
-from nccl_forensics.plugins import parsers
-from nccl_forensics.scan import (
-    LONGEST,
-    NEIGHBOURS,
-    REGION,
-    Line,
-    Matcher,
-    Scanner,
-    hyperscan_matcher,
-    re_matcher,
-)
-from nccl_forensics.visible import CONTEXT, SHOWN, visible
+from nccl_forensics.lines import flood as floods
+from nccl_forensics.lines import matchers, scan, window
+from nccl_forensics.lines import read as reading
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.matchers import Matcher, hyperscan_matcher, re_matcher
+from nccl_forensics.lines.plugins import parsers
+from nccl_forensics.lines.read import Parsed
+from nccl_forensics.lines.scan import Often, Scanner
+from nccl_forensics.lines.window import LONGEST, NEIGHBOURS, REGION
+from nccl_forensics.text.visible import CONTEXT, SHOWN, visible
 
 LITERALS = (b"Xid (", b"NVRM: Xid", b"NVRM: ", b"abcd", b"bcde", b"aaaa", b"aaaaaa", b"[rank")
 """One inside another, one that overlaps itself, two that overlap each other."""
@@ -128,9 +124,8 @@ def test_a_stream_without_readinto() -> None:
 def small(monkeypatch: pytest.MonkeyPatch) -> int:
     """Regions of 64 bytes with 32 bytes of neighbours, lines looked at for 24 bytes."""
     monkeypatch.setattr(scan, "NEIGHBOURS", 32)
-    monkeypatch.setattr(scan, "REGION", 64)
-    monkeypatch.setattr(scan, "LONGEST", 24)
-    monkeypatch.setattr(scan.Window.__init__, "__defaults__", (32 + 64 + 32,))
+    monkeypatch.setattr(window, "LONGEST", 24)
+    monkeypatch.setattr(window.Window.__init__, "__defaults__", (32 + 64 + 32,))
     return 24
 
 
@@ -158,8 +153,7 @@ def test_random_text_over_many_borders(text: bytes) -> None:
     text = re.sub(rb"[^\r\n]{20}", lambda m: m[0] + b"\n", text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scan, "NEIGHBOURS", 32)
-        patch.setattr(scan, "REGION", 64)
-        patch.setattr(scan.Window.__init__, "__defaults__", (128,))
+        patch.setattr(window.Window.__init__, "__defaults__", (128,))
         assert rows(re_matcher, text) == model(text)
 
 
@@ -300,7 +294,7 @@ def plain_model(text: bytes, first: int, last: int) -> list[Row]:
 
 def pulse_rows(engine: Engine, text: bytes, first: int, last: int) -> list[Row]:
     scanner = Scanner(ALL, engine)
-    often = scan.Often(frozenset(OFTEN), first, last)
+    often = Often(frozenset(OFTEN), first, last)
     return [(x.number, x.raw, x.hits) for x in scanner.lines("f", io.BytesIO(text), often)]
 
 
@@ -314,10 +308,9 @@ def numbered(*parts: tuple[bytes, int]) -> bytes:
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Regions of 512 bytes, pieces of 64, four regions that wait."""
     monkeypatch.setattr(scan, "NEIGHBOURS", 64)
-    monkeypatch.setattr(scan, "REGION", 512)
     monkeypatch.setattr(scan, "PIECE", 64)
     monkeypatch.setattr(scan, "BACKLOG", 4)
-    monkeypatch.setattr(scan.Window.__init__, "__defaults__", (64 + 512 + 64,))
+    monkeypatch.setattr(window.Window.__init__, "__defaults__", (64 + 512 + 64,))
 
 
 PULSE, QUIET, HIT, BOTH = b"step %d\n", b"word %d\n", b"NVRM: Xid (%d\n", b"Xid (%d at 3 it/s\n"
@@ -351,9 +344,9 @@ def test_progress_is_given_at_both_ends(engine: Engine, log: str, first: int, la
 def test_progress_in_random_logs(parts: list[tuple[bytes, int]], first: int, last: int) -> None:
     text = numbered(*parts)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("NEIGHBOURS", 64), ("REGION", 512), ("PIECE", 64), ("BACKLOG", 3)):
+        for name, value in (("NEIGHBOURS", 64), ("PIECE", 64), ("BACKLOG", 3)):
             patch.setattr(scan, name, value)
-        patch.setattr(scan.Window.__init__, "__defaults__", (64 + 512 + 64,))
+        patch.setattr(window.Window.__init__, "__defaults__", (64 + 512 + 64,))
         assert pulse_rows(re_matcher, text, first, last) == plain_model(text, first, last)
 
 
@@ -365,7 +358,7 @@ def test_progress_over_real_borders(engine: Engine) -> None:
 
 def test_early_progress_has_neighbours_and_late_progress_has_none(short: None) -> None:
     text = numbered((PULSE, 300))
-    found = list(Scanner(ALL).lines("f", io.BytesIO(text), scan.Often(frozenset(OFTEN), 3, 2)))
+    found = list(Scanner(ALL).lines("f", io.BytesIO(text), Often(frozenset(OFTEN), 3, 2)))
     assert [x.raw for x in found] == [b"step 0", b"step 1", b"step 2", b"step 298", b"step 299"]
     assert found[-1].before(2) == []
     assert found[-1].text == "step 299"
@@ -379,8 +372,8 @@ def test_groups_of_literals_find_what_one_database_finds(monkeypatch: pytest.Mon
     text = b"\n".join(b"x lit%04d word lit0%03d ordi wordi" % (n, n) for n in range(900))
     wanted = model(text, literals)
     for group, grouped_bytes in ((1000, 0), (40, 1 << 30), (40, 0), (7, 5000)):
-        monkeypatch.setattr(scan, "GROUP", group)
-        monkeypatch.setattr(scan, "GROUPED_BYTES", grouped_bytes)
+        monkeypatch.setattr(matchers, "GROUP", group)
+        monkeypatch.setattr(matchers, "GROUPED_BYTES", grouped_bytes)
         assert rows(_hyperscan, text, literals) == wanted, (group, grouped_bytes)
 
 
@@ -395,7 +388,7 @@ def test_line_numbers_stay_when_numpy_counts(monkeypatch: pytest.MonkeyPatch) ->
 def test_threads_share_a_scanner(engine: Engine) -> None:
     texts = [numbered((QUIET, 2000 + n), (HIT, 40), (PULSE, 900), (BOTH, 9)) for n in range(6)]
     scanner = Scanner(ALL, engine)
-    often = scan.Often(frozenset(OFTEN), 5, 50)
+    often = Often(frozenset(OFTEN), 5, 50)
 
     def read(text: bytes) -> list[Row]:
         return [(x.number, x.raw, x.hits) for x in scanner.lines("f", io.BytesIO(text), often)]
@@ -425,13 +418,13 @@ FLOOD, WORDED, LAST = 50, 5, 10
 
 @pytest.fixture
 def few_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "FLOOD", FLOOD)
-    monkeypatch.setattr(pipeline, "FLOOD_WORDED", WORDED)
-    monkeypatch.setattr(pipeline, "FLOOD_LAST", LAST)
+    monkeypatch.setattr(floods, "FLOOD", FLOOD)
+    monkeypatch.setattr(floods, "FLOOD_WORDED", WORDED)
+    monkeypatch.setattr(floods, "FLOOD_LAST", LAST)
 
 
 def read(*lines: str) -> Parsed:
-    (parsed,) = pipeline.read(["-"], stdin=io.BytesIO("".join(lines).encode()))
+    (parsed,) = reading.read(["-"], stdin=io.BytesIO("".join(lines).encode()))
     return parsed
 
 
@@ -503,10 +496,10 @@ def test_workers_give_the_same_in_the_same_order(workers: int, tmp_path: Path, m
         name.write_bytes(text)
         name.with_suffix(".log.gz").write_bytes(gzip.compress(text))
     (tmp_path / "empty.log").write_bytes(b"")
-    monkeypatch.setattr(pipeline, "SHARED_BYTES", 0)
+    monkeypatch.setattr(reading, "SHARED_BYTES", 0)
     told: list[str] = []
-    alone = pipeline.read([str(tmp_path)])
-    shared = pipeline.read([str(tmp_path)], workers=workers, progress=lambda path, _: told.append(path))
+    alone = reading.read([str(tmp_path)])
+    shared = reading.read([str(tmp_path)], workers=workers, progress=lambda path, _: told.append(path))
     assert shared == alone
     assert sorted(told) == sorted(p.row.path for p in alone)
     assert len(alone) == 25
@@ -515,11 +508,11 @@ def test_workers_give_the_same_in_the_same_order(workers: int, tmp_path: Path, m
 def test_a_fault_in_one_worker_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(4):
         (tmp_path / f"{n}.log").write_text("".join(flood(3)))
-    monkeypatch.setattr(pipeline, "SHARED_BYTES", 0)
+    monkeypatch.setattr(reading, "SHARED_BYTES", 0)
 
     def broken(*_: object) -> Parsed:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(pipeline, "read_source", broken)
+    monkeypatch.setattr(reading, "read_source", broken)
     with pytest.raises(RuntimeError, match="a fault of ours"):
-        pipeline.read([str(tmp_path)], workers=2)
+        reading.read([str(tmp_path)], workers=2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nccl_forensics import pipeline
+from nccl_forensics.pipeline import analyze
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -30,7 +30,7 @@ def test_verdict(name: str, tmp_path: Path) -> None:
     lines += [case["each"].strip("\n").replace("{r}", str(r)) for r in others]
     lines += case.get("lines", [])
     (tmp_path / "job.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (incident,) = pipeline.analyze([str(tmp_path)]).incidents
+    (incident,) = analyze([str(tmp_path)]).incidents
     verdict = incident.verdict
     assert (verdict.cause, list(verdict.ranks)) == (case["cause"], case.get("ranks", [5]))
     assert list(verdict.reporting_ranks) == case.get("reporting", others)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nccl_forensics import skew
+from nccl_forensics.when import skew
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import clocks as benchmark

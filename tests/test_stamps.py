@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nccl_forensics import stamps
+from nccl_forensics.lines import stamps
 from nccl_forensics.model import Stamp
 
 HOUR = 3600

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nccl_forensics import templating
+from nccl_forensics.show import templating
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import report_docs
 from short_form import analyzed, cases, label, load
 from test_cli import NAMES, ROOT, ended, run
 
-from nccl_forensics import document
-from nccl_forensics.trace import trace
+from nccl_forensics.show import document
+from nccl_forensics.show.trace import trace
 
 Row = dict[str, Any]
 FIELDS = {

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from short_form import BASE_NS, SECOND, cases, events, load, recorded, rows
 
-from nccl_forensics import clocks, identify, watchdogs
-from nccl_forensics.identify import likely_world
 from nccl_forensics.model import Event, GroupState, RankCounters, Reconstruction
+from nccl_forensics.waits import watchdogs
+from nccl_forensics.when import align
+from nccl_forensics.who.roster import likely_world
+from nccl_forensics.who.table import identify
 
 CASES = cases("watchdogs")
 params = pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)
@@ -24,8 +26,8 @@ params = pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)
 
 def reconstructed(case: dict[str, Any], found: list[Event]) -> Reconstruction:
     its = rows(case, found)
-    known = identify.identify(its, found)
-    aligned = clocks.align(found, its)
+    known = identify(its, found)
+    aligned = align.align(found, its)
     return watchdogs.reconstruct(aligned.events, known)
 
 

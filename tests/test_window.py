@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from test_cli import ROOT, ended, run
 
-from nccl_forensics import window
-from nccl_forensics.model import InputError
+from nccl_forensics.errors import InputError
+from nccl_forensics.when import window
 
 RISER = ROOT / "samples" / "riser-xid79"
 NOON_NS = 1_773_144_000 * 10**9

@@ -26,7 +26,7 @@ import pages  # noqa: E402
 import report_docs  # noqa: E402
 from test_cli import ended, run  # noqa: E402
 
-from nccl_forensics import report  # noqa: E402
+from nccl_forensics.show.report import html  # noqa: E402
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -54,10 +54,10 @@ def sample() -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "crowded": lambda: report.html(crowded()),
-    **{name: lambda made=made: report.html(made()) for name, made in report_docs.ALL.items() if name != "large"},
-    "packed-german": lambda: report.html(report_docs.large(64), "de"),
-    "large": lambda: report.html(report_docs.large()),
+    "crowded": lambda: html(crowded()),
+    **{name: lambda made=made: html(made()) for name, made in report_docs.ALL.items() if name != "large"},
+    "packed-german": lambda: html(report_docs.large(64), "de"),
+    "large": lambda: html(report_docs.large()),
     "sample": sample,
 }
 Open = Callable[..., Any]

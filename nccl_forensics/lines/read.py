@@ -1,0 +1,237 @@
+"""Every file of a pile, read into events, values and problems."""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from nccl_forensics.intake import sniff
+from nccl_forensics.intake.limits import Limits, Totals
+from nccl_forensics.intake.readers import File, Source
+from nccl_forensics.intake.walk import collect, files, sources
+from nccl_forensics.lines.flood import Flood, Kept
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.plugins import Parser, Parsers, Stream, parsers
+from nccl_forensics.lines.scan import Often, Scanner
+from nccl_forensics.lines.window import UNREAD
+from nccl_forensics.model import Event, InputRow, Problem
+from nccl_forensics.steps import Told
+from nccl_forensics.text.phrases import count
+
+PULSE_FIRST, PULSE_LAST = 200, 800
+"""Lines of progress (which can be every line of a log) that are read from the start and the end of a file."""
+PULSE = frozenset({"progress"})
+"""Parsers whose lines are only a pulse."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What one file gave."""
+
+    row: InputRow
+    events: tuple[Event, ...] = ()
+    values: tuple[Any, ...] = ()
+    """What file parsers yield besides events: Flight Recorder dumps, and how long collectives took."""
+    problems: tuple[Problem, ...] = ()
+
+
+def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
+    """Everything that the parsers find in one file. Never raises for what is in the file."""
+    row = InputRow(path=source.path, mtime_ns=source.mtime_ns)
+    if source.stream is None:
+        return Parsed(
+            replace(row, status=source.status, reason=source.reason, format=sniff.by_name(source.name) or "unknown")
+        )
+    head = source.head(4096)
+    if sniff.is_own(head):
+        return Parsed(replace(row, status="skipped", format="report", reason="written by this tool: no evidence"))
+    for one in known.files:
+        if one.claims(head, source.name):
+            return _structured(source, row, one.name, one.read(cast("Stream", source)))
+    kept, titles = Kept(), Counter[str]()
+    flood, newest, late = Flood(known), 0, False
+    often = Often(_pulse_literals(known.lines), PULSE_FIRST, PULSE_LAST)
+    state: Mapping[str, Any] = {}
+    for line in scanner.lines(source.path, source.stream, often):
+        state = line.window.state
+        late = late or line.number < newest  # the last lines of progress come behind all others
+        newest = line.number
+        readers = flood.readers(line)
+        if readers is not None and _give(line, readers, kept, titles):
+            flood.told(line)
+    for line, readers in flood.last():
+        late = True
+        _give(line, readers, kept, titles)
+    problems = list(flood.problems(source.path))
+    for kind, number in sorted(kept.dropped().items()):
+        problems.append(
+            Problem(says=f"{number:,} more lines of kind {kind} were counted and not kept", source=source.path)
+        )
+    for what, number in state.get(UNREAD, {}).items():
+        says = f"{number:,} more lines, tables or blocks of kind {what} were not read: those before them fill the bound"
+        problems.append(Problem(says=says, source=source.path))
+    events = kept.events()
+    if late:
+        events = tuple(sorted(events, key=lambda e: e.evidence.line or 0))
+    format_ = sniff.sniff(head, source.name) or ("job-log" if titles else "unknown")
+    status, reason = source.status, source.reason
+    if format_ == "unknown" and not events and status == "read":
+        status, reason = "skipped", "nothing in it was recognised; it is listed so that you know it was looked at"
+    return Parsed(
+        replace(row, status=status, reason=reason, format=format_, bytes=source.bytes_read, events=len(events)),
+        events,
+        (),
+        tuple(problems),
+    )
+
+
+def _give(line: Line, readers: Iterable[Parser], kept: Kept, titles: Counter[str]) -> bool:
+    """Whether any of the readers took something from the line."""
+    took = False
+    for one in readers:
+        for event in one.read(line):
+            kept.add(event)
+            titles[one.name] += 1
+            took = True
+    return took
+
+
+@cache
+def _pulse_literals(lines: tuple[Parser, ...]) -> frozenset[bytes]:
+    """Literals that only parsers of a pulse ask for."""
+    others = {x for p in lines if p.name not in PULSE for x in p.literals}
+    return frozenset(x for p in lines if p.name in PULSE for x in p.literals if x not in others)
+
+
+def _structured(source: Source, row: InputRow, format_: str, found: Iterable[Any]) -> Parsed:
+    events: list[Event] = []
+    values: list[Any] = []
+    problems: list[Problem] = []
+    for item in found:
+        if isinstance(item, Event):
+            events.append(item)
+        elif isinstance(item, Problem):
+            problems.append(item)
+        else:
+            values.append(item)
+    status, reason = source.status, source.reason
+    if status == "read" and problems:
+        status = "partial" if values or events else "failed"
+        reason = problems[0].says
+    return Parsed(
+        replace(
+            row,
+            status=status,
+            reason=reason,
+            format=format_.replace("_", "-"),
+            bytes=source.bytes_read,
+            events=len(events),
+        ),
+        tuple(events),
+        tuple(values),
+        tuple(problems),
+    )
+
+
+SHARED_BYTES = 8 << 20
+"""Piles smaller than this are read by one worker: they take a few hundredths of a second."""
+
+
+def read(
+    paths: Sequence[str],
+    *,
+    stdin: BinaryIO | None = None,
+    limits: Limits | None = None,
+    progress: Callable[[str, int], None] | None = None,
+    workers: int = 1,
+) -> list[Parsed]:
+    """Every file of the pile, members of archives included, in the order of `paths` and then of names.
+
+    `workers` threads share the files on disk; `progress` is always called from the calling thread. Raises InputError
+    for a path that isn't there.
+    """
+    known = parsers()
+    limits = limits or Limits()
+    told = Told("read")
+    found = _read(paths, known, stdin, limits, progress, workers)
+    size = sum(p.row.bytes for p in found)
+    told(f"{count(len(found), 'file')}, {size / 1e6:,.1f} MB, {count(sum(len(p.events) for p in found), 'event')}")
+    return found
+
+
+def _read(
+    paths: Sequence[str],
+    known: Parsers,
+    stdin: BinaryIO | None,
+    limits: Limits,
+    progress: Callable[[str, int], None] | None,
+    workers: int,
+) -> list[Parsed]:
+    if workers > 1:
+        pile = list(files(paths, limits=limits))
+        size = sum(f.size or 0 for f in pile)
+        if 1 < len(pile) <= limits.members and size >= SHARED_BYTES:
+            return _shared(
+                pile, known, Scanner(known.by_literal, expected_bytes=size), stdin, limits, progress, workers
+            )
+    scanner = Scanner(known.by_literal, expected_bytes=_size(paths))
+    found = []
+    for source in collect(paths, stdin=stdin, limits=limits):
+        found.append(read_source(source, known, scanner))
+        if progress is not None:
+            progress(source.path, found[-1].row.bytes)
+    return found
+
+
+PACKED = (".gz", ".tgz", ".zst", ".xz", ".bz2", ".zip")
+PACKED_RATIO = 8
+"""Bytes of log in a packed byte: 9 to 15 were measured. It only chooses how the literals are compiled."""
+
+
+def _size(paths: Sequence[str]) -> int:
+    """Bytes of text in those that are files, guessed from their names and their size on disk."""
+    size = 0
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError):
+            status = Path(path).stat()
+            if stat.S_ISREG(status.st_mode):
+                size += status.st_size * (PACKED_RATIO if path.endswith(PACKED) else 1)
+    return size
+
+
+def _shared(
+    pile: Sequence[File],
+    known: Parsers,
+    scanner: Scanner,
+    stdin: BinaryIO | None,
+    limits: Limits,
+    progress: Callable[[str, int], None] | None,
+    workers: int,
+) -> list[Parsed]:
+    """The files read by threads, the largest first; what they gave, in the order of `pile`."""
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    totals = Totals()  # its sums are rough when threads share it, which no limit minds
+
+    def one(file: File) -> list[Parsed]:
+        drawn = sources(file, stdin=stdin, limits=limits, totals=totals)
+        return [read_source(source, known, scanner) for source in drawn]
+
+    with ThreadPoolExecutor(workers) as pool:
+        largest = sorted(range(len(pile)), key=lambda i: -(pile[i].size or 0))
+        jobs = {pool.submit(one, pile[i]): i for i in largest}
+        try:
+            for job in as_completed(jobs):
+                if progress is not None:
+                    for parsed in job.result():
+                        progress(parsed.row.path, parsed.row.bytes)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return [parsed for job in sorted(jobs, key=jobs.__getitem__) for parsed in job.result()]

@@ -1,0 +1,1 @@
+"""Flight Recorder dumps → tables, decoded without importing or calling anything."""

@@ -1,0 +1,1 @@
+"""The rows of the HTML page, ready to print."""

@@ -1,0 +1,1 @@
+"""Stable aliases for whatever names a machine, a person or a customer."""

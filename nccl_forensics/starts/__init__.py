@@ -1,0 +1,1 @@
+"""One pile → jobs, and each job → its starts, each with its own events and dumps."""

@@ -1,0 +1,1 @@
+"""Findings → hypotheses weighed against each other → incidents with a verdict."""

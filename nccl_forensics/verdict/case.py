@@ -1,0 +1,285 @@
+"""All that is known when the causes are weighed."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+from nccl_forensics.catalog import weight
+from nccl_forensics.catalog.kinds import DETECTED, JOB_KINDS
+from nccl_forensics.intake.sniff import HOST_FORMATS
+from nccl_forensics.model import Detail, Event, InputRow, Reconstruction
+from nccl_forensics.names import short
+from nccl_forensics.text import phrases
+from nccl_forensics.text.messages import say
+from nccl_forensics.text.moments import SECOND, is_dated
+from nccl_forensics.when.aligned import Aligned
+from nccl_forensics.when.zones import SKEW_S
+from nccl_forensics.who.identities import Identities
+
+T = TypeVar("T")
+
+
+def _handled(event: Event) -> bool:
+    """An exception that was caught or ignored is no failure of the job."""
+    return event.kind in ("python-exception", "cuda-oom") and event.role == "context"
+
+
+def _strings(event: Event, key: str) -> tuple[str, ...]:
+    found = event.details.get(key)
+    return tuple(str(x) for x in found) if isinstance(found, tuple) else ()
+
+
+@dataclass(slots=True)
+class Used:
+    """What NCCL uses of one host's network."""
+
+    adapters: dict[str, Event] = field(default_factory=dict)
+    """Adapter with RDMA → the first line that says so."""
+    interfaces: set[str] = field(default_factory=set)
+    """Of sockets, or out of band beside RDMA."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """All that is known when the causes are weighed."""
+
+    events: tuple[Event, ...]
+    known: Identities
+    collectives: Reconstruction
+    aligned: Aligned
+    rows: tuple[InputRow, ...] = ()
+
+    @cached_property
+    def _places(self) -> dict[str, list[int]]:
+        """Kind → where its events stand in `events`."""
+        found: dict[str, list[int]] = {}
+        for place, event in enumerate(self.events):
+            found.setdefault(event.kind, []).append(place)
+        return found
+
+    @cached_property
+    def _known(self) -> dict[object, Any]:
+        """What `of`, `on` and `once` have answered before."""
+        return {}
+
+    def of(self, *kinds: str) -> tuple[Event, ...]:
+        """The events of these kinds, in the order of `events`."""
+        found: tuple[Event, ...] | None = self._known.get(kinds)
+        if found is None:
+            places = sorted(place for kind in set(kinds) for place in self._places.get(kind, ()))
+            found = self._known[kinds] = tuple(self.events[place] for place in places)
+        return found
+
+    def on(self, host: str | None, *kinds: str) -> tuple[Event, ...]:
+        """The events of these kinds whose host is written exactly so, in the order of `events`."""
+        by_host: dict[str | None, list[Event]] | None = self._known.get(("on", kinds))
+        if by_host is None:
+            by_host = self._known["on", kinds] = {}
+            for event in self.of(*kinds):
+                by_host.setdefault(event.host, []).append(event)
+        return tuple(by_host.get(host, ()))
+
+    def once(self, function: Callable[[Case], T]) -> T:
+        """What this function of a case says of this one, worked out once."""
+        if function not in self._known:
+            self._known[function] = function(self)
+        found: T = self._known[function]
+        return found
+
+    @cached_property
+    def job(self) -> bool:
+        """Does the pile hold a trace of a training job that failed?"""
+        return any(
+            e.kind in JOB_KINDS and not _handled(e) and e.evidence.source not in self.of_hosts for e in self.events
+        ) or bool(self.collectives.suspects or (self.collectives.groups and not self.collectives.healthy))
+
+    @cached_property
+    def has_job_log(self) -> bool:
+        """Is there a job's log in the pile, whether or not it tells of a failure?"""
+        return any(r.format == "job-log" and r.status in ("read", "partial") for r in self.rows)
+
+    @cached_property
+    def whole(self) -> bool:
+        """Are all ranks of the job in the table, each with its host?
+
+        As many as a log states, or as the widest communicator has; and where ranks wait, who is waited for is one of
+        them: otherwise the logs may be those of one group of a larger job.
+        """
+        known = self.known
+        if known.world_size is None or known.disputed or len(known.ranks) < known.world_size:
+            return False
+        if any(p.host is None for p in known.ranks.values()):
+            return False
+        awaited = [s for s in self.collectives.suspects if s.ranks and known.ranks.keys() >= set(s.ranks)]
+        return bool(awaited) or not self.of("watchdog-timeout")
+
+    @cached_property
+    def nccl_used(self) -> Mapping[str, Used]:
+        """Short name of a host → what NCCL's own lines there say that it uses of the network."""
+        found: dict[str, Used] = {}
+        for event in self.of("nccl-ports"):
+            used = found.setdefault(short(event.host or ""), Used())
+            for port in _strings(event, "ports"):
+                used.adapters.setdefault(port.rsplit(":", 1)[0], event)
+            used.interfaces.update(_strings(event, "interfaces"))
+        return found
+
+    @cached_property
+    def of_hosts(self) -> frozenset[str]:
+        """Files that a host wrote, as against a job."""
+        return frozenset(r.path for r in self.rows if r.format in HOST_FORMATS)
+
+    @cached_property
+    def _steps(self) -> list[int]:
+        """When the job ended a training step before its ranks began to wait, sorted."""
+        onset = self.onset_ns if self.onset_ns is not None else self.detected.time_ns if self.detected else None
+        return sorted(
+            e.time_ns
+            for e in self.of("progress")
+            if e.time_ns is not None and onset is not None and e.time_ns <= onset and e.details.get("step") is not None
+        )
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return sorted(e.time_ns for e in self.of(*STARTS_ANEW) if e.time_ns is not None)
+
+    def _steps_after(self, time_ns: int) -> int | None:
+        """The last step that ended later than that, if the job wasn't started anew in between."""
+        if not self._steps or self._steps[-1] <= time_ns:
+            return None
+        last = self._steps[-1]
+        at = bisect.bisect_right(self._starts, time_ns)
+        again = at < len(self._starts) and self._starts[at] < last
+        return None if again else last
+
+    @cached_property
+    def _marks(self) -> dict[str, list[tuple[int, Detail]]]:
+        """Source → (line, step; None where a run starts or ends), by line."""
+        found: dict[str, list[tuple[int, Detail]]] = {}
+        for event in self.of("progress", *STARTS_ANEW):
+            step = event.details.get("step") if event.kind == "progress" else None
+            if event.evidence.line is not None and (event.kind != "progress" or step is not None):
+                found.setdefault(event.evidence.source, []).append((event.evidence.line, step))
+        for marks in found.values():
+            marks.sort(key=lambda x: x[0])
+        return found
+
+    def went_on(self, event: Event) -> bool:
+        """Do two further steps stand behind this line in its own file? One can have been under way."""
+        line = event.evidence.line
+        if line is None or event.evidence.source in self.of_hosts:
+            return False
+        steps: set[Detail] = set()
+        marks = self._marks.get(event.evidence.source, [])
+        for _, step in marks[bisect.bisect_right(marks, line, key=lambda x: x[0]) :]:
+            if step is None or len(steps) > 1:
+                break
+            steps.add(step)
+        return len(steps) > 1
+
+    @cached_property
+    def detected(self) -> Event | None:
+        """The first line, in time, by which the job itself noticed; by file order where no line has a time."""
+        found = [e for e in self.events if e.kind in DETECTED]
+        timed = [e for e in found if e.time_ns is not None and e.kind != "python-exception"] or [
+            e for e in found if e.time_ns is not None
+        ]
+        return min(timed, key=lambda e: e.time_ns or 0) if timed else (found[0] if found else None)
+
+    @cached_property
+    def onset_ns(self) -> int | None:
+        """When the first waiter began to wait, on the reference clock."""
+        starts = [g.first_arrival_ns for g in self.collectives.groups[:1] if g.first_arrival_ns is not None]
+        for event in self.of("watchdog-timeout"):
+            waited = event.details.get("waited_ms")
+            if event.time_ns is not None and isinstance(waited, int):
+                starts.append(event.time_ns - waited * 1_000_000)
+        return min(starts, default=None)
+
+    @staticmethod
+    def margin_ns(a: Event, b: Event, slack: int) -> int:
+        """How far their times must be apart for their order to be weighed; `slack`: for it to be claimed."""
+        return min(slack, (a.uncertainty_ns or 0) + (b.uncertainty_ns or 0) + SKEW_S * SECOND)
+
+    def timing(self, event: Event) -> tuple[float, str | None]:
+        """(log-odds, words) for when this event came relative to the job's failure; (0, None) if there is no job."""
+        if not self.job:
+            return 0.0, None
+        seen = self.detected
+        if event.time_basis != "stamp" and self.went_on(event):
+            return weight("long_before"), say("the job made further steps after it")
+        if seen is None or event.time_ns is None or seen.time_ns is None:
+            if event.boot is not None and event.boot < 0:
+                return weight("earlier_boot"), say("it is from an earlier boot, and its time cannot be shown")
+            return weight("order_unknown"), say("its time against the job's cannot be shown")
+        order = self.aligned.before(event, seen)
+        slack = self.aligned.slack_ns(event, seen)
+        if slack is None:
+            # A clock whose zone is only assumed can be off by whole quarters of an hour, so minutes prove nothing,
+            # but a day does.
+            gap = abs(event.time_ns - seen.time_ns) if is_dated(event.time_ns) == is_dated(seen.time_ns) else 0
+            if gap > 26 * 3600 * SECOND:
+                return weight("long_before"), say("it came more than a day away from the job's failure")
+            if event.boot is not None and event.boot < 0:
+                return weight("earlier_boot"), say("it is from an earlier boot, and its clock's zone is not known")
+            return weight("order_unknown"), say("its clock's zone is not known, so the order cannot be shown")
+        onset = self.onset_ns if self.onset_ns is not None else seen.time_ns
+        margin = self.margin_ns(event, seen, slack)
+        if is_dated(event.time_ns) != is_dated(seen.time_ns):
+            return weight("order_unknown"), say("the year of one of them is not known")
+        if order is False and event.time_ns - seen.time_ns > margin + 2 * SECOND:
+            return weight("too_late"), say("it came after the job had given up")
+        if event.time_ns < onset - LONG_BEFORE_S * SECOND - margin:
+            return weight("long_before"), say("it came long before, and the job went on")
+        if (steps := self._steps_after(event.time_ns + margin + STEP_S * SECOND)) is not None:
+            gone = phrases.duration((steps - event.time_ns) / SECOND)
+            return weight("long_before"), say("the job still made progress {gone} after it", gone=gone)
+        late = event.time_ns - onset - margin
+        if late > WAITED_S * SECOND and event.evidence.source in self.of_hosts and event.kind not in SLOW_TO_SHOW:
+            return weight("while_waiting"), (
+                say(
+                    "the others had already been waiting for {time}",
+                    time=phrases.duration((event.time_ns - onset) / SECOND),
+                )
+            )
+        return 0.0, None
+
+
+ONE_START = 25
+"""Lines within which several boot messages belong to one start. Our judgement."""
+STARTS_ANEW = ("restart", "nccl-init", "exit", "sigterm-sent", "watchdog-timeout")
+"""Lines between a fault and a step that show two runs or attempts."""
+STEP_S = 90
+"""A step of the whole job that ends later than this after a fault was made without what the fault took. Our judgement:
+the steps of large models take up to a minute."""
+WAITED_S = 60
+"""So long after the first waiter began, a fault of hardware is rather a consequence, or found late. Our judgement."""
+SLOW_TO_SHOW = frozenset(
+    {"hung-task", "hung-task-suppressed", "soft-lockup", "hard-lockup", "rcu-stall", "rcu-starved"}
+    | {"workqueue-lockup", "nfs-not-responding"}
+)
+"""Kinds that a kernel logs only after minutes of waiting (kernel.hung_task_timeout_secs is 120 by default)."""
+LONG_BEFORE_S = 3600
+"""A fault that kills a rank shows in the next collective, so within one step; an hour is generous. Our judgement."""
+
+
+def listed(event: Event) -> tuple[int, ...]:
+    """The ranks that a line lists, whoever wrote it."""
+    ranks = event.details.get("ranks")
+    return tuple(r for r in ranks if isinstance(r, int)) if isinstance(ranks, tuple) else ()
+
+
+def ranks_of(event: Event) -> tuple[int, ...]:
+    """The ranks that a launcher's line is about: one, those that it lists, or () where it names none."""
+    return (event.rank,) if event.rank is not None else listed(event)
+
+
+def at(event: Event) -> int:
+    """For sorting and gaps inside one host: reference time, else uptime, else 0."""
+    if event.time_ns is not None:
+        return event.time_ns
+    return event.stamp.boot_ns if event.stamp is not None and event.stamp.boot_ns is not None else 0

@@ -1,0 +1,332 @@
+"""What the process groups say: who never came, who called something else, who waits in a circle."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+
+from nccl_forensics.catalog import weight
+from nccl_forensics.model import Event, Finding, number, text
+from nccl_forensics.names import MOST_RANKS
+from nccl_forensics.text import phrases
+from nccl_forensics.text.messages import say, say_many
+from nccl_forensics.verdict.case import Case, listed
+from nccl_forensics.verdict.rules import rule
+from nccl_forensics.waits.watchdogs import DEFAULT, OUTLIERS, reporter
+from nccl_forensics.who.layout import shape
+
+
+@rule
+def suspects(case: Case) -> Iterator[Finding]:
+    """The reconstruction's suspects, as findings. One whose watchdog answers the others' signal has not disappeared."""
+    answered = {e.rank for e in case.of("pg-observed", "pg-dump-remote") if e.rank is not None}
+    for suspect in case.collectives.suspects:
+        if not suspect.evidence:
+            continue
+        hosts = {case.known.ranks[r].host for r in suspect.ranks if r in case.known.ranks}
+        machines = {p.host for p in case.known.ranks.values() if p.host}
+        one_host = suspect.cause == "fabric_error" and len(machines) == 1  # then there is no fabric between hosts
+        gpus = tuple(p.gpu for r in suspect.ranks if (p := case.known.ranks.get(r)) is not None and p.gpu is not None)
+        heard = suspect.cause == "process_missing" and set(suspect.ranks) <= answered
+        says = suspect.says
+        if heard:
+            answers = phrases.ranks(suspect.ranks)
+            says = say("{says} The watchdog of {ranks} still answered the others.", says=says, ranks=answers)
+        together = shape(suspect.ranks, case.known, case.collectives.members)
+        if together:
+            says = say("{what} – {says}", what=phrases.sentence(together), says=says)
+        value = suspect.weight - (2.0 if one_host else 0.0) + (weight("one_group") if together else 0.0)
+        circle = suspect.details.get("circle")
+        if isinstance(circle, tuple) and any(_failed(case, e) for e in case.events if e.rank in circle):
+            value += weight("circle_broken")
+        yield Finding(
+            cause="rank_not_arrived" if heard else suspect.cause,
+            says=says,
+            weight=value,
+            ranks=suspect.ranks,
+            hosts=tuple(sorted(h for h in hosts if h)),
+            gpus=gpus,
+            evidence=suspect.evidence,
+            inference=True,
+            detail=str(suspect.details["detail"]) if suspect.details.get("detail") else None,
+            onset_ns=suspect.group.first_arrival_ns if suspect.group else None,
+        )
+
+
+ENDED = frozenset({-4, -7, -8, -9, -11, 132, 135, 136, 137, 139})
+"""Exit codes of a process that SIGILL, SIGBUS, SIGFPE, SIGKILL or SIGSEGV ended, as torchrun and shells give them."""
+
+
+def _failed(case: Case, event: Event) -> bool:
+    """Did its rank fail for itself, before or as the others began to wait?"""
+    ended = event.kind == "exit" and number(event, "code") in ENDED
+    return (ended or (event.role == "cause" and event.cause != "collective_mismatch")) and case.timing(event)[0] > -2
+
+
+@rule
+def pytorch_names_them(case: Case) -> Iterator[Finding]:
+    """monitoredBarrier and the store barrier name or count the ranks that did not come."""
+    reached = {number(e, "reached_rank") for e in case.of("gloo-reached")}
+    for event in case.of("monitored-barrier"):
+        ranks = tuple(r for r in listed(event) if r not in reached)
+        # Rank 0 of the group writes it: if that is not rank 0 of the job, the numbers are those of some other group.
+        fits = event.rank in (None, 0) and max(ranks, default=0) < (case.known.world_size or MOST_RANKS)
+        if ranks and fits and not case.went_on(event):
+            yield Finding(
+                cause="rank_not_arrived",
+                says=say(
+                    "PyTorch's monitored barrier names the ranks that never came: {numbers}",
+                    numbers=", ".join(map(str, ranks)),
+                ),
+                weight=weight("pytorch_names_ranks"),
+                ranks=ranks,
+                events=(event,),
+            )
+            break
+    barriers = case.of("store-barrier")
+    if barriers:
+        arrived = {r for e in barriers if (r := number(e, "at_rank")) is not None}
+        world, joined = number(barriers[0], "world_size"), number(barriers[0], "joined")
+        if world and world <= MOST_RANKS and joined is not None:
+            missing = tuple(r for r in range(world) if r not in arrived)
+            if len(arrived) == joined and missing:
+                yield Finding(
+                    cause="rank_not_arrived",
+                    says=say(
+                        "{joined} of {world} ranks reached the creation of the group, and these are known by name; "
+                        "the others never came",
+                        joined=joined,
+                        world=world,
+                    ),
+                    weight=weight("counted_out"),
+                    ranks=missing,
+                    events=barriers[:2],
+                    inference=True,
+                )
+
+
+@rule
+def desync_report_names_them(case: Case) -> Iterator[Finding]:
+    """PyTorch's desync report (TORCH_NCCL_DESYNC_DEBUG) lists who stands furthest behind, by ranks in its group.
+
+    Every rank that timed out writes one of its own: they have to agree. Where all stand alike the reporter is in the
+    list, and nobody is apart.
+    """
+    reports: dict[tuple[object, ...], list[Event]] = defaultdict(list)
+    for event in case.of("pg-desync"):
+        if not case.went_on(event):
+            who = event.rank if event.rank is not None else number(event, "group_rank")
+            reports[event.evidence.source, who, number(event, "at_seq")].append(event)
+    named: set[int] | None = None
+    shown: list[Event] = []
+    for events in reports.values():
+        behind, event = _furthest_behind(events)
+        if shown and text(event, "pg_name") != text(shown[0], "pg_name"):
+            continue  # the first group's; another one's may wait for that
+        ranks = _in_the_job(case, event, behind)
+        if text(event, "stood") != "joined":
+            seq = number(event, "at_seq")
+            ranks -= {reporter(e) for e in case.of("watchdog-timeout") if seq is not None and number(e, "seq") == seq}
+        named = ranks if named is None else named & ranks
+        shown.append(event)
+    if not named:
+        return
+    stuck = text(shown[0], "stood") == "joined"
+    many = len(named) > max(1, OUTLIERS * (case.known.world_size or 0))
+    yield Finding(
+        cause="gpu_other" if stuck else "rank_not_arrived",
+        says=say_many(
+            "PyTorch's desync report: {ranks} is furthest behind ({words})",
+            "PyTorch's desync report: {ranks} are furthest behind ({words})",
+            len(named),
+            ranks=phrases.ranks(named),
+            words=text(shown[0], "says"),
+        ),
+        weight=weight("desync_joined" if stuck else "pytorch_names_ranks") + (weight("too_many_late") if many else 0.0),
+        ranks=tuple(sorted(named)),
+        events=tuple(shown[:3]),
+    )
+
+
+def _furthest_behind(report: Sequence[Event]) -> tuple[set[int], Event]:
+    """(ranks in the group, the line that lists them) of one report; no ranks where it tells nobody apart."""
+    by_state: dict[str, Event] = {}
+    for event in report:
+        by_state.setdefault(text(event, "stood") or "", event)
+    joined, finished = by_state.get("joined"), by_state.get("finished")
+    event = by_state.get("never") or joined or finished or report[0]
+    ranks = set(listed(event))
+    if event is joined and finished is not None and len(ranks) > max(1, OUTLIERS * len({*ranks, *listed(finished)})):
+        return set(), event  # a root that is done, and those that still wait for their part
+    return (set() if number(event, "group_rank") in ranks else ranks), event
+
+
+def _in_the_job(case: Case, event: Event, ranks: set[int]) -> set[int]:
+    """These ranks of the group that the line is about, as ranks of the job; none where no line tells which they are."""
+    name, description = text(event, "pg_name"), text(event, "pg_desc")
+    for group in case.collectives.groups:
+        if name is not None and group.name == name and group.members and not group.members_at_least:
+            return {group.members[r] for r in ranks} if max(ranks, default=0) < len(group.members) else set()
+    if max(ranks, default=0) >= (case.known.world_size or MOST_RANKS):
+        return set()
+    if name is not None or description is not None:
+        return ranks if description == "default_pg" or name in DEFAULT else set()
+    headers = [(e.rank, number(e, "group_rank")) for e in case.of("watchdog-timeout", "pg-status")]
+    return ranks if all(None in (a, b) or a == b for a, b in headers) else set()
+
+
+GLOO_KEY = re.compile(r"//cpu//\d{1,9}/(?P<rank>\d{1,7})$")
+"""Where ProcessGroupGloo looks for the address of a peer: its rank in the group stands last."""
+LOST = re.compile(r"(?i)connection (?:reset|refused|closed)|broken pipe|failed to recv")
+"""The store went away, rather than that a key was not set in time."""
+
+
+@rule
+def waited_for_one(case: Case) -> Iterator[Finding]:
+    """In set-up a rank waits for a certain other: for rank 0 and its unique id with NCCL, for each peer's address with
+    Gloo. Where ranks of the group and of the job do not agree, it is a group of some, and nobody is named."""
+    waits: dict[int, dict[int, Event]] = defaultdict(dict)
+    for event in case.of("pg-uniqueid", "store-wait"):
+        who = reporter(event) if event.rank is not None else number(event, "waiting_rank")
+        key = GLOO_KEY.search(text(event, "key") or "")
+        if event.kind == "pg-uniqueid" and who is not None and number(event, "waiting_rank") == who:
+            waits[0].setdefault(who, event)
+        elif key and who is not None:
+            waits[int(key["rank"])].setdefault(who, event)
+    complained = {e.rank for e in case.of("watchdog-timeout", "pg-uniqueid", "store-wait", "python-exception")}
+    for rank, waiting in waits.items():
+        world = case.known.world_size or max((*waiting, *case.known.ranks, rank)) + 1
+        everyone = len(waiting) == world - 1
+        if rank in waiting or rank in complained or len(waits) > 1 or case.of("watchdog-timeout"):
+            continue
+        lost = any(LOST.search(text(e, "error") or "") for e in waiting.values())
+        sure = everyone and len(waiting) > 1 and not lost
+        yield Finding(
+            cause="process_missing" if lost else "rank_not_arrived",
+            says=say(
+                "{waiting} waited in set-up for rank {rank}, ", waiting=phrases.ranks(waiting).capitalize(), rank=rank
+            )
+            + (
+                say("and the connection to the store, which rank 0 or its launcher keeps, broke")
+                if lost
+                else say("which never answered")
+            ),
+            weight=weight("counted_out") if sure else weight("counted_out") - 0.8,
+            ranks=(rank,),
+            events=tuple(waiting.values())[:3],
+            inference=True,
+        )
+
+
+@rule
+def one_watchdog_stuck(case: Case) -> Iterator[Finding]:
+    """Only one rank's own watchdog hung in a CUDA or NCCL call (or for Python's lock), and nobody reported a wait."""
+    stuck = {e.rank: e for e in case.of("pg-heartbeat") if e.rank is not None and e.details.get("stuck") is True}
+    if (
+        len(stuck) != 1
+        or not _others_wrote(case, set(stuck))
+        or any(e.rank in stuck for e in case.of("watchdog-timeout"))
+    ):
+        return
+    ((rank, event),) = stuck.items()
+    yield Finding(
+        cause="gpu_stall",
+        says=say(
+            "Of all ranks only rank {rank} says that its own watchdog hung in a call to CUDA or NCCL, or "
+            "waited for Python's lock",
+            rank=rank,
+        ),
+        weight=weight("stuck_watchdog"),
+        ranks=(rank,),
+        events=(event,),
+        inference=True,
+        onset_ns=event.time_ns,
+    )
+
+
+def _others_wrote(case: Case, ranks: set[int]) -> bool:
+    """Is there any line of another rank? Where one rank's log is all there is, nobody knows what the others said."""
+    return any(e.rank is not None and e.rank not in ranks for e in case.events)
+
+
+@rule
+def python_lock_held(case: Case) -> Iterator[Finding]:
+    """One rank alone holds Python's lock for so long that its monitor says so, and it does not wait in a collective.
+
+    Who waits in a collective gives the lock away: a thread that keeps it stands somewhere else.
+    """
+    held = {e.rank: e for e in case.of("pg-gil") if not case.went_on(e)}
+    waited = {r for g in case.collectives.groups for r in g.arrived}
+    if len(held) != 1 or None in held or not _others_wrote(case, {r for r in held if r is not None}):
+        return
+    ((rank, event),) = held.items()
+    if rank is None or rank in waited or any(reporter(e) == rank for e in case.of("watchdog-timeout", "pg-blocking")):
+        return
+    yield Finding(
+        cause="rank_busy",
+        says=say(
+            "Of all ranks only rank {rank} says that it could not get Python's lock: a thread of it keeps it", rank=rank
+        ),
+        weight=weight("python_lock"),
+        ranks=(rank,),
+        events=(event,),
+        inference=True,
+    )
+
+
+def _few_of_many(reports: Sequence[Event]) -> set[int]:
+    """The ranks whose call most others' reports show to be another one; none where it is even or a subgroup's ranks."""
+    calls: dict[int, tuple[object, ...]] = {}
+    own = [(e.rank, number(e, "rank_a")) for e in reports if e.rank is not None]
+    if not own or any(a != b for a, b in own):
+        return set()  # ranks of a group need not be the job's
+    for event in reports:
+        for side in "ab":
+            rank = number(event, f"rank_{side}")
+            if rank is not None:
+                calls.setdefault(rank, tuple(event.details.get(f"{key}_{side}") for key in ("op", "seq", "shape")))
+    ((most, n), *rest) = Counter(calls.values()).most_common() or [((), 0)]
+    odd = {rank for rank, call in calls.items() if call != most}
+    return odd if rest and n > 2 and n >= 2 * len(odd) else set()
+
+
+@rule
+def fingerprints_differ(case: Case) -> Iterator[Finding]:
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL found ranks in different collectives.
+
+    Each report tells of two ranks; which of them is wrong is known only where the reports of others show what most do.
+    """
+    reports = case.of("pgw-mismatch")
+    if odd := _few_of_many(reports):
+        told = next(e for e in reports if odd & {number(e, "rank_a"), number(e, "rank_b")})
+        side = "a" if number(told, "rank_a") in odd else "b"
+        yield Finding(
+            cause="collective_mismatch",
+            says=say(
+                "PyTorch's fingerprint check: {odd} in {op}, most ranks in {other} at the same place",
+                odd=phrases.ranks(odd),
+                op=text(told, f"op_{side}") or say("one collective"),
+                other=text(told, "op_b" if side == "a" else "op_a") or say("another"),
+            ),
+            weight=weight("detail_mismatch"),
+            ranks=tuple(sorted(odd)),
+            events=(told, *[e for e in reports if e is not told][:2]),
+            detail="pair",
+        )
+        return
+    for event in reports[:1]:
+        a, b = number(event, "rank_a"), number(event, "rank_b")
+        yield Finding(
+            cause="collective_mismatch",
+            says=say(
+                "PyTorch's fingerprint check: rank {a} was in {op_a}, rank {b} in {op_b} at the same place",
+                a=a,
+                op_a=text(event, "op_a") or say("one collective"),
+                b=b,
+                op_b=text(event, "op_b") or say("another"),
+            ),
+            weight=weight("detail_mismatch"),
+            events=(event,),
+            detail="pair",
+        )

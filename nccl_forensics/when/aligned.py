@@ -1,0 +1,128 @@
+"""All events on one clock, and what may be said about their order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nccl_forensics.model import ClockRow, Event
+from nccl_forensics.names import short
+from nccl_forensics.text.moments import SECOND, is_dated
+
+if TYPE_CHECKING:
+    from nccl_forensics.when.skew import Offsets, Step
+
+
+DRIFT_PPM = 20
+"""printk's clock against NTP time: 11.3 s after ten days were measured on a real server (kernel-log-formats.md §0.2),
+which is 13 ppm; half as much again for worse ones."""
+DRIFT_S = 15.0
+"""For `dmesg -T` stamps whose uptime isn't known: the measured 11.3 s and some."""
+UNCOMPARED_S = 300
+"""How far two clocks may differ that nothing in the pile compares: what Kerberos (`clockskew`) and Slurm's munge
+(its credentials' life) put up with by default, so that a cluster beyond it is noticed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """When the first and the last rank entered a collective, UTC ns, as dumps tell."""
+
+    seq: int | None
+    first_ns: int
+    last_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Aligned:
+    events: tuple[Event, ...]
+    """By reference time; those with none stand where their neighbours in the file put them."""
+    clocks: tuple[ClockRow, ...]
+    assumed: frozenset[str]
+    """Clocks whose zone is only assumed: they can't be ordered against other clocks."""
+    compared: frozenset[str] = frozenset()
+    """Whose clocks (`whose`) are bound to the reference by what they have to do with each other."""
+    steps: tuple[Step, ...] = ()
+    """Clocks that were set while they wrote."""
+    offsets: Offsets | None = None
+    """By how much clocks differ; None: there is only one."""
+
+    def whose(self, event: Event) -> str:
+        """The clock behind a stamp: that of its host; of its file where the host isn't known."""
+        return whose_clock(event, event.clock in self.assumed)
+
+    def slack_ns(self, a: Event, b: Event) -> int | None:
+        """How far their times must be apart for an order to be claimed; None: no distance is enough. Both have one."""
+        if a.clock == b.clock:
+            slack = sum(e.uncertainty_ns or 0 for e in (a, b) if e.time_basis != "stamp")
+        else:
+            mine, other = self.whose(a), self.whose(b)
+            tied = mine in self.compared and other in self.compared
+            if not tied and (a.clock in self.assumed or b.clock in self.assumed):
+                return None
+            slack = (a.uncertainty_ns or 0) + (b.uncertainty_ns or 0)
+            watched = tied and self._watched(a, mine) and self._watched(b, other)
+            apart = mine != other or a.host is None or b.host is None
+            if not watched and apart and not _written_so(a, b):
+                slack += UNCOMPARED_S * SECOND
+        if self.steps and a.time_ns is not None and b.time_ns is not None:
+            whose = {self.whose(a), self.whose(b)}
+            for step in self.steps:
+                reach = abs(step.by_ns)
+                apart = min(a.time_ns, b.time_ns) <= step.before_ns + reach
+                if (
+                    apart
+                    and max(a.time_ns, b.time_ns) >= step.after_ns - reach
+                    and (not step.clock or step.clock in whose)
+                ):
+                    slack += reach
+        return slack
+
+    def _watched(self, event: Event, owner: str) -> bool:
+        """Would it show if its clock had been set before it wrote this?"""
+        if self.offsets is None or event.time_ns is None or (event.stamp is not None and event.stamp.drifts):
+            return False
+        return self.offsets.holds(owner, event.time_ns)
+
+    def before(self, a: Event, b: Event) -> bool | None:
+        """Did `a` happen before `b`? None when the error bars, or a clock that is only assumed, leave it open."""
+        if a.time_ns is None or b.time_ns is None:
+            return None
+        if a.clock != b.clock and is_dated(a.time_ns) != is_dated(b.time_ns):
+            return None  # one of them has no year
+        slack = self.slack_ns(a, b)
+        if slack is None or abs(a.time_ns - b.time_ns) <= slack:
+            return None
+        return a.time_ns < b.time_ns
+
+
+def _written_so(a: Event, b: Event) -> bool:
+    """Does one file, in which several hosts write, hold the two in the order of their times?"""
+    place, other = a.evidence, b.evidence
+    if place.source != other.source or place.line is None or other.line is None:
+        return False
+    assert a.time_ns is not None
+    assert b.time_ns is not None
+    return place.line != other.line and (place.line < other.line) == (a.time_ns < b.time_ns)
+
+
+def whose_clock(event: Event, assumed: bool) -> str:
+    owner = short(event.host) if event.host else f"file {event.evidence.source}"
+    return f"{owner} (zone not known)" if assumed else owner
+
+
+def ordered(events: Sequence[Event]) -> list[Event]:
+    """By time; events without one stand behind the last timed event of their own file (or before the first)."""
+    last: dict[str, int] = {}
+    for event in reversed(events):
+        if event.time_ns is not None:
+            last[event.evidence.source] = event.time_ns
+    keyed = []
+    for number, event in enumerate(events):
+        source = event.evidence.source
+        if event.time_ns is not None:
+            last[source] = event.time_ns
+        at = last.get(source)
+        keyed.append((at is None, at or 0, source, event.evidence.line or 0, number, event))
+    keyed.sort(key=lambda x: x[:5])
+    return [x[-1] for x in keyed]

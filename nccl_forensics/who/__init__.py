@@ -1,0 +1,1 @@
+"""Who is who: rank ↔ host ↔ process ↔ GPU, from all that the pile tells."""

@@ -1,0 +1,199 @@
+"""Who is who, once it is known: rank ↔ host ↔ process ↔ GPU."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from nccl_forensics.model import Event, Gpu, Problem
+from nccl_forensics.names import MOST_RANKS, same_host, short
+from nccl_forensics.who.roster import likely_world
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is known of one rank."""
+
+    host: str | None = None
+    local_rank: int | None = None
+    pid: int | None = None
+    gpu: Gpu | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Identities:
+    ranks: Mapping[int, Place] = field(default_factory=dict)
+    gpus: Mapping[str | None, tuple[Gpu, ...]] = field(default_factory=dict)
+    """Every GPU that some file mentions, by host, by PCI address."""
+    world_size: int | None = None
+    """As a log states it; None if none does."""
+    at_least: int = 0
+    """How many ranks there were at least, as launchers show (roster.py); 0: they show none."""
+    devices_chosen: bool = False
+    """Some line sets CUDA_VISIBLE_DEVICES or a device order, so that indices are no local ranks."""
+    visible: Mapping[str | None, tuple[str, ...]] = field(default_factory=dict)
+    """Host → the cards that its processes see, as UUIDs or indices of nvidia-smi, where files tell in which order."""
+    disputed: frozenset[int] = frozenset()
+    """Ranks of which files say different hosts or cards: two jobs in one pile, or two runs."""
+    machines: frozenset[str] = frozenset()
+    """Short names of hosts that wrote files of their own; other names of ranks' hosts can be containers'."""
+    stated: bool = False
+    """The user said who ran where (`--hosts`)."""
+    behind: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    """('switch' or 'block', its name) → the short names of the hosts that share it."""
+    problems: tuple[Problem, ...] = ()
+    _ranks_by: dict[tuple[str, object], dict[str | None, list[int]]] = field(
+        init=False, repr=False, compare=False, default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+    """("pid", process id) or ("pci", address) → short name of a host → the ranks that have it there."""
+    _ranks_on: dict[str | None, list[int]] = field(
+        init=False, repr=False, compare=False, default_factory=lambda: defaultdict(list)
+    )
+    """Short name of a host → the ranks on it."""
+    _gpus_on: dict[str | None, list[Gpu]] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for rank, place in self.ranks.items():
+            host = short(place.host) if place.host is not None else None
+            self._ranks_on[host].append(rank)
+            if place.pid is not None:
+                self._ranks_by["pid", place.pid][host].append(rank)
+            if place.gpu is not None and place.gpu.pci is not None:
+                self._ranks_by["pci", place.gpu.pci][host].append(rank)
+        self._gpus_on.update(ranks_by_host(self.gpus))
+
+    def size(self, seen: Iterable[int] = ()) -> int | None:
+        """How many ranks, if these are seen beside those in the table; None where that can't be told."""
+        return self.world_size or max(likely_world({*seen, *self.ranks}) or 0, self.at_least) or None
+
+    def existed(self, rank: int) -> bool:
+        """Is it shown that there was such a rank, whether or not it wrote anything?"""
+        return rank in self.ranks or rank < (self.world_size or self.at_least)
+
+    def rank_of_gpu(self, host: str | None, pci: str | None) -> int | None:
+        """The rank that ran on this GPU, if exactly one can have."""
+        found = self._having("pci", pci, host)
+        return found[0] if len(found) == 1 else None
+
+    def _having(self, what: str, value: object, host: str | None) -> list[int]:
+        """The ranks with this address or process id that can be on this host."""
+        if (what, value) not in self._ranks_by:
+            return []
+        by_host = self._ranks_by[what, value]
+        if host is None:
+            return [rank for ranks in by_host.values() for rank in ranks]
+        return [*by_host.get(short(host), ()), *by_host.get(None, ())]
+
+    def likely_rank_of_gpu(self, host: str | None, pci: str | None) -> int | None:
+        """The rank that uses this card if rank n of a node uses the n-th card that it sees. Only a hint.
+
+        On a host that has no ranks by its own name, the only rank in a container that has a card at this address.
+        """
+        gpu = self.gpu(host, pci) if pci else None
+        if gpu is None or host is None:
+            return None
+        alone = self.machines == {short(host)} and self._ranks_on.keys() <= {None}
+        if not alone and not self.ranks_on(host):
+            return self._in_container(host, gpu)
+        seen = next((cards for name, cards in self.visible.items() if same_host(name, host)), None)
+        if seen is None and not self.devices_chosen and gpu.index is not None:
+            place: int | None = gpu.index
+        else:
+            places = [n for n, card in enumerate(seen or ()) if _is_card(card, gpu)]
+            place = places[0] if len(places) == 1 else None
+        here = self.ranks if alone else self.ranks_on(host)
+        found = [
+            r for r in here if place is not None and self.ranks[r].gpu is None and self.ranks[r].local_rank == place
+        ]
+        return found[0] if len(found) == 1 else None
+
+    def perhaps_on_gpu(self, host: str | None, pci: str | None) -> tuple[int, ...]:
+        """The ranks of which one ran on this card, if any did; () where it is known who did, or nothing tells.
+
+        Whoever is known to be on another host or card can't have. Names of containers say nothing of the host.
+        """
+        if host is None or pci is None:
+            return ()
+        everyone = {*self.ranks, *range(min(self.world_size or self.at_least, MOST_RANKS))}
+        named = bool(self.ranks_on(host))
+        found = set()
+        for rank in everyone:
+            place = self.ranks.get(rank, Place())
+            here = place.host is None or same_host(place.host, host)
+            boxed = place.host is not None and not named and short(place.host) not in self.machines
+            card = place.gpu.pci if place.gpu is not None else None
+            if card == pci and place.host is not None and here:
+                return ()  # who ran on it is known
+            if (here or (boxed and short(host) in self.machines)) and card in (None, pci):
+                found.add(rank)
+        placed = all(rank in self.ranks and self.ranks[rank].host for rank in found)
+        return tuple(sorted(found)) if len(found) > 1 and (placed or len(found) < len(everyone)) else ()
+
+    def _in_container(self, host: str, gpu: Gpu) -> int | None:
+        if short(host) not in self.machines:
+            return None
+        found = self._having("pci", gpu.pci, None)
+        if len(found) != 1 or any(p.gpu is None or p.gpu.pci is None for p in self.ranks.values()):
+            return None  # a rank whose card is not known can be the one
+        name = self.ranks[found[0]].host
+        return found[0] if name is not None and short(name) not in self.machines else None
+
+    def rank_of_pid(self, host: str | None, pid: int | None) -> int | None:
+        """The rank with this process id, if exactly one can have it. Container and host pids differ: only a hint."""
+        found = self._having("pid", pid, host)
+        return found[0] if len(found) == 1 else None
+
+    def unused(self, host: str | None, pci: str | None) -> bool:
+        """Is this none of the cards of the ranks on this host, which are all known? Of those in the table, that is."""
+        mine = self.ranks_on(host)
+        if pci is None or not mine:
+            return False
+        cards = {g.pci if (g := self.ranks[r].gpu) is not None else None for r in mine}
+        return None not in cards and pci not in cards
+
+    def ranks_on(self, host: str | None) -> tuple[int, ...]:
+        return tuple(sorted(self._ranks_on.get(short(host), ()))) if host else ()
+
+    def gpu(self, host: str | None, pci: str) -> Gpu:
+        """All that is known of the GPU at this address."""
+        for gpu in cards_on_host(self._gpus_on, host):
+            if gpu.pci == pci:
+                return gpu if gpu.host or not host else replace(gpu, host=host)
+        return Gpu(host=host, pci=pci)
+
+
+def ranks_by_host(gpus: Mapping[str | None, Iterable[Gpu]]) -> dict[str | None, list[Gpu]]:
+    """Short name of a host → the cards that files mention there."""
+    found: dict[str | None, list[Gpu]] = defaultdict(list)
+    for host, cards in gpus.items():
+        found[short(host) if host is not None else None] += cards
+    return dict(found)
+
+
+def cards_on_host(by_host: Mapping[str | None, list[Gpu]], host: str | None) -> Iterator[Gpu]:
+    """The cards that can be this host's, those of no stated host first."""
+    if host is None:
+        for cards in by_host.values():
+            yield from cards
+        return
+    yield from by_host.get(None, ())
+    yield from by_host.get(short(host), ())
+
+
+def _is_card(card: str, gpu: Gpu) -> bool:
+    """Does an item of CUDA_VISIBLE_DEVICES mean this card? CUDA takes a UUID's beginning for the whole."""
+    if card.isdigit():
+        return gpu.index == int(card)
+    return len(card) > len("GPU-") and gpu.uuid is not None and gpu.uuid.lower().startswith(card.lower())
+
+
+def hosts_of(known: Identities, events: Iterable[Event]) -> Iterator[tuple[str, tuple[Gpu, ...]]]:
+    """(host, its GPUs), by name; hosts that only events mention have none."""
+    names = (
+        {h for h in known.gpus if h}
+        | {e.host for e in events if e.host}
+        | {p.host for p in known.ranks.values() if p.host}
+    )
+    for name in sorted(names):
+        yield name, known.gpus.get(name, ())

@@ -22,7 +22,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import flight_recorder  # noqa: E402
 
-SHARED = HERE.parents[1] / "shared" / "cases"
+RECORDED = HERE.parent / "tests" / "cases" / "recorded"
 MINUTES = 8
 """After how long a run is given up."""
 # Both take folders as arguments and print for each a JSON list: the ranks named, or why there are none.
@@ -93,7 +93,7 @@ def main() -> int:
             f"{given.torch} has no torch with torch.distributed.flight_recorder (2.9 or newer): nothing to compare with"
         )
         return 0
-    homes = [x.parent for x in sorted(SHARED.glob("fr/*/expected.json")) if (x.parent / "fr").is_dir()]
+    homes = [x.parent for x in sorted(RECORDED.glob("fr/*/expected.json")) if (x.parent / "fr").is_dir()]
     truth = [json.loads((x / "expected.json").read_text("utf-8"))["expect"].get("ranks") or [] for x in homes]
     for tool, (python, program) in tools.items() if homes else ():
         said, used = run(python, program, [x / "fr" for x in homes])

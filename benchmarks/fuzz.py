@@ -1,6 +1,6 @@
 """Changes the recorded cases at random and analyses them: nothing may end in an exception, whatever a pile holds.
 
-    python benchmarks/fuzz.py [--cases ../shared/cases] [--piles 500] [--seed 1]
+    python benchmarks/fuzz.py [--cases tests/cases/recorded] [--piles 500] [--seed 1]
 
 Each draw copies one case and changes some of its files: bytes flipped, stretches taken out, doubled, moved or filled
 with what another file of the case holds, line ends changed, the end cut off. Then the whole way is gone: reading,
@@ -84,7 +84,7 @@ def whole_way(folder: Path, out: Path) -> None:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--cases", type=Path, default=ROOT.parent / "shared" / "cases")
+    options.add_argument("--cases", type=Path, default=ROOT / "tests" / "cases" / "recorded")
     options.add_argument("--piles", type=int, default=500)
     options.add_argument("--seed", type=int, default=1)
     given = options.parse_args()

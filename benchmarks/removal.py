@@ -28,7 +28,7 @@ from nccl_forensics.lines import read  # noqa: E402
 from nccl_forensics.pipeline import conclude  # noqa: E402
 from nccl_forensics.who.identities import Place  # noqa: E402
 
-SHARED = HERE.parents[1] / "shared" / "cases"
+RECORDED = HERE.parent / "tests" / "cases" / "recorded"
 DUMPS = ("fr", "fr-json", "input")
 """Folders of a case that hold dumps, not logs."""
 
@@ -71,7 +71,7 @@ class Draw:
         return self.culprits - self.named - self.open
 
 
-def cases(folder: Path = SHARED) -> Iterator[Case]:
+def cases(folder: Path = RECORDED) -> Iterator[Case]:
     """Those below `folder` with a culprit that is known, or known to be healthy."""
     for path in sorted(folder.glob("fr*/*/expected.json")):
         expect = json.loads(path.read_text(encoding="utf-8"))["expect"]
@@ -151,7 +151,7 @@ def main() -> int:
     """Exit status: 0 if the bars are met."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--seeds", type=int, default=30, help="draws for each number")
-    options.add_argument("--cases", type=Path, default=SHARED)
+    options.add_argument("--cases", type=Path, default=RECORDED)
     options.add_argument("-v", action="store_true", help="list what is amiss")
     given = options.parse_args()
     found = [draw for case in cases(given.cases) for draw in draws(case, range(given.seeds))]

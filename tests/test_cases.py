@@ -18,6 +18,7 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 from judging import SURE, judged
+from recorded import answers
 
 from nccl_forensics import catalog
 from nccl_forensics.errors import InputError
@@ -25,9 +26,6 @@ from nccl_forensics.pipeline import analyze
 from nccl_forensics.show import document
 from nccl_forensics.when.zones import parse_zone
 
-BUNDLES = Path(__file__).resolve().parent / "cases" / "bundles"
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "cases"
-"""Many more, of which `BUNDLES` is a part."""
 ASIDE = frozenset({"expected.json", "run.json", "README.md", "check.py", "LICENSE-NOTE.txt"})
 """What was not sent by the customer."""
 FROM_DUMPS_ALONE = frozenset({"rank_not_arrived", "process_missing", "rank_busy"})
@@ -72,10 +70,7 @@ class Run:
 
 def all_runs() -> list[Run]:
     found = []
-    cases = {
-        (p.parent.parent.name, p.parent.name): p for top in (SHARED, BUNDLES) for p in top.glob("*/*/expected.json")
-    }
-    for path in (cases[name] for name in sorted(cases)):
+    for path in answers():
         case = path.parent
         for files in json.loads(path.read_text(encoding="utf-8"))["expect"].get("runs") or [None]:
             everything = tuple(sorted(p.name for p in case.iterdir() if p.name not in ASIDE))
@@ -167,8 +162,7 @@ def test_verdict(run: Run) -> None:
 
 
 def test_the_list_of_shortfalls_names_runs_that_are_there() -> None:
-    if SHARED.is_dir():
-        assert set(SHORT) <= {r.name for r in RUNS}
+    assert set(SHORT) <= {r.name for r in RUNS}
     assert all(reason.strip() for reason in SHORT.values())
 
 
@@ -219,11 +213,7 @@ def test_every_incident_has_a_next_step_and_every_obvious_suspect_a_reason(run: 
 
 
 def _truth(case: Path) -> dict[str, Any]:
-    """The case's expected.json; that of the shared case where the bundled copy leaves out the events."""
     own: dict[str, Any] = json.loads((case / "expected.json").read_text(encoding="utf-8"))
-    whole = SHARED / case.parent.name / case.name / "expected.json"
-    if "events" not in own and whole.is_file():
-        own = json.loads(whole.read_text(encoding="utf-8"))
     return own
 
 

@@ -23,6 +23,7 @@ from shutil import which
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from recorded import RECORDED
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -35,7 +36,6 @@ from nccl_forensics.intake.readers import Source
 from nccl_forensics.intake.walk import collect, files, sources
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX files")
-CASES = Path(__file__).parent.parent.parent / "shared" / "cases"
 
 
 def drain(source: Source, piece: int = 1 << 16) -> bytes:
@@ -821,9 +821,8 @@ def test_tars_of_anything(entries: list[tuple[bytes, int, int]]) -> None:
         assert status == "read" or reason
 
 
-@pytest.mark.skipif(not CASES.is_dir(), reason="needs the shared cases")
 def test_real_cases() -> None:
-    found = {source.path: source for source in collect([CASES])}
+    found = {source.path: source for source in collect([RECORDED])}
     assert len(found) > 400
     assert not [x for x in found.values() if x.status in ("partial", "failed")]
     (journal,) = (x for x in found.values() if x.name == "system.journal.xz")

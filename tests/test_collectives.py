@@ -17,12 +17,12 @@ from nccl_forensics.parsers import flight_recorder as parser
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 import removal
+from recorded import RECORDED, answers
 
 from nccl_forensics.model import Problem, Reconstruction
 from nccl_forensics.recorder.dumps import Dump, dump_of
 from nccl_forensics.waits import dumped, mismatch
 
-SHARED = Path(__file__).parents[2] / "shared" / "cases"
 WITHOUT_LOGS = {"rank_not_arrived", "process_missing", "rank_busy"}
 """What dumps alone can say where the log has the reason."""
 UNDECIDABLE = {
@@ -55,7 +55,7 @@ def folder(path: Path) -> list[Dump]:
 
 def runs() -> list[Any]:
     found = []
-    for path in sorted(SHARED.glob("fr*/*/expected.json")):
+    for path in answers("fr", "fr-nvrx"):
         expect = json.loads(path.read_text(encoding="utf-8"))["expect"]
         for one in ("fr", "fr-json", "input"):
             if (path.parent / one).is_dir():
@@ -64,7 +64,6 @@ def runs() -> list[Any]:
 
 
 RUNS = runs()
-needs_cases = pytest.mark.skipif(not RUNS, reason="the shared cases are not here")
 
 
 def verdict(made: Reconstruction) -> tuple[tuple[int, ...], str | None]:
@@ -72,7 +71,6 @@ def verdict(made: Reconstruction) -> tuple[tuple[int, ...], str | None]:
     return (first.ranks, first.cause) if first else ((), None)
 
 
-@needs_cases
 @pytest.mark.parametrize(("path", "expect"), RUNS)
 def test_recorded(path: Path, expect: dict[str, Any]) -> None:
     made = dumped.reconstruct(folder(path))
@@ -97,7 +95,6 @@ def test_recorded(path: Path, expect: dict[str, Any]) -> None:
     assert not set(ranks) & {x for x, _ in made.cleared}
 
 
-@needs_cases
 @pytest.mark.parametrize(("path", "expect"), RUNS)
 def test_recorded_whatever_the_order(path: Path, expect: dict[str, Any]) -> None:
     dumps = folder(path)
@@ -107,9 +104,8 @@ def test_recorded_whatever_the_order(path: Path, expect: dict[str, Any]) -> None
         assert dumped.reconstruct(dumps) == wanted
 
 
-@needs_cases
 @pytest.mark.parametrize(
-    "path", [x for x in sorted(SHARED.glob("fr/*")) if (x / "fr-json").is_dir()], ids=lambda x: x.name
+    "path", [x for x in sorted((RECORDED / "fr").iterdir()) if (x / "fr-json").is_dir()], ids=lambda x: x.name
 )
 def test_both_forms_of_a_rank_are_one_rank(path: Path) -> None:
     both = dumped.reconstruct(folder(path / "fr") + folder(path / "fr-json"))
@@ -126,7 +122,6 @@ def shifted(dump: Dump, by_ns: int) -> Dump:
     )
 
 
-@needs_cases
 @pytest.mark.parametrize(("path", "expect"), RUNS)
 def test_recorded_whatever_the_clocks(path: Path, expect: dict[str, Any]) -> None:
     dumps = folder(path)
@@ -134,7 +129,6 @@ def test_recorded_whatever_the_clocks(path: Path, expect: dict[str, Any]) -> Non
     assert verdict(made) == verdict(dumped.reconstruct(dumps))
 
 
-@needs_cases
 def test_dumps_removed_at_random() -> None:
     """The small form of benchmarks/removal.py: who is named is guilty, the guilty are named or open."""
     found = [draw for case in removal.cases() for draw in removal.draws(case, range(2))]
@@ -851,7 +845,6 @@ def test_no_dumps() -> None:
     assert made == Reconstruction()
 
 
-@needs_cases
 def test_nonsense_does_not_raise() -> None:
     """Dumps that contradict each other, themselves and their format still give a reconstruction."""
     rng = random.Random(7)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded import RECORDED
 
 from nccl_forensics.intake.walk import collect
 from nccl_forensics.lines.plugins import parsers
@@ -23,8 +24,7 @@ from nccl_forensics.model import Event
 from nccl_forensics.pipeline import conclude
 from nccl_forensics.when import zones
 
-FORMATS = Path(__file__).parents[2] / "shared" / "cases" / "kernel" / "formats"
-pytestmark = pytest.mark.skipif(not (FORMATS / "expected.json").exists(), reason="the shared cases are not here")
+FORMATS = RECORDED / "kernel" / "formats"
 NO_HOST = ("dmesg", "kmsg", "journal-cat", "logread", "kubectl", "var-log-dmesg")
 """Containers in which no line and no name says which host it is."""
 
@@ -36,8 +36,6 @@ def wanted() -> dict[str, Any]:
 
 
 def names() -> list[str]:
-    if not (FORMATS / "expected.json").exists():
-        return []
     return [n for n in wanted()["files"] if not n.startswith(("system.journal", "sosreport"))]
 
 

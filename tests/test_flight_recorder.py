@@ -17,21 +17,20 @@ from typing import Any
 import numpy as np
 import pytest
 from nccl_forensics.parsers import flight_recorder as parser
+from recorded import LABELLED_DUMPS, RECORDED
 from simulator import cpickle
 
 from nccl_forensics.model import Problem
 from nccl_forensics.recorder import columns, unpickle
 from nccl_forensics.recorder.dumps import Dump, dump_of
 
-SHARED = Path(__file__).parents[2] / "shared" / "cases"
 GENUINE = sorted(
     x
-    for x in [*SHARED.glob("fr/*/fr/*"), *SHARED.glob("fr/*/fr-json/*"), *SHARED.glob("fr-nvrx/*/input/*")]
+    for x in [*RECORDED.glob("fr/*/fr/*"), *RECORDED.glob("fr/*/fr-json/*"), *LABELLED_DUMPS.glob("*/input/*")]
     if x.stat().st_size
 )
 SMALL = [x for x in GENUINE if x.stat().st_size < 40_000 or os.environ.get("EVERY_SIZE")]
 """Damage meets more of a small dump, and it is read faster. EVERY_SIZE=1: the larger ones, too."""
-needs_cases = pytest.mark.skipif(not GENUINE, reason="the shared cases are not here")
 
 
 class File:
@@ -70,7 +69,6 @@ def content(count: int = 5, version: str = "2.10") -> dict[str, Any]:
     }
 
 
-@needs_cases
 @pytest.mark.parametrize("path", GENUINE, ids=lambda x: "-".join(x.parts[-3:]))
 def test_genuine(path: Path) -> None:
     data = path.read_bytes()
@@ -136,7 +134,6 @@ def numbers_agree(data: bytes) -> None:
         assert getattr(fast, column)[: slow.count].tolist() == getattr(slow, column).tolist()
 
 
-@needs_cases
 def test_straight_from_the_bytes() -> None:
     read = [x for x in GENUINE if fast_and_slow(x.read_bytes())]
     left = {x.parts[-3] for x in GENUINE if x not in read and x.suffix != ".json"}
@@ -176,7 +173,6 @@ EVERY = bool(os.environ.get("EVERY_CUT"))
 """Every dump is cut, not only some: EVERY_CUT=1 MUTATIONS=10000 pytest tests/test_flight_recorder.py."""
 
 
-@needs_cases
 @pytest.mark.parametrize(
     "path", GENUINE[:: 1 if EVERY else max(1, len(GENUINE) // 24)], ids=lambda x: "-".join(x.parts[-3:])
 )
@@ -220,7 +216,6 @@ def damaged(data: bytearray, rng: random.Random, other: bytes) -> None:
 MUTATIONS = int(os.environ.get("MUTATIONS", "300"))
 
 
-@needs_cases
 @pytest.mark.parametrize("part", range(20))
 def test_mutations(part: int) -> None:
     """Nothing raises, nothing is imported, and both ways of reading agree, whatever stands in the file."""

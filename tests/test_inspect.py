@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from recorded import RECORDED
 
 from nccl_forensics.cli import main
 from nccl_forensics.pipeline import analyze
@@ -17,7 +18,6 @@ from nccl_forensics.show import document, inventory
 SAMPLE = Path(__file__).parents[1] / "samples" / "riser-xid79"
 KERNEL = ("dmesg.txt", "journal.txt", "nvidia-bug-report.log.gz")
 DUMPS = "fr/nccl_trace_rank_"
-SHARED = Path(__file__).parents[2] / "shared" / "cases"
 
 
 def pile(folder: Path, *without: str) -> Path:
@@ -126,7 +126,7 @@ def test_a_name_cannot_write_on_the_terminal(tmp_path: Path) -> None:
 
 
 def _piles() -> list[Path]:
-    return [SAMPLE, *sorted(SHARED.glob("joblogs/*")), *sorted(SHARED.glob("fr/*-*"))[:6]]
+    return [SAMPLE, *sorted(RECORDED.glob("joblogs/*")), *sorted(RECORDED.glob("fr/*-*"))[:6]]
 
 
 @pytest.mark.parametrize("path", _piles(), ids=lambda p: p.name)

@@ -20,13 +20,13 @@ import pytest
 import test_evidence_parsers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from recorded import RECORDED
 
 from nccl_forensics.lines.plugins import Parser
 from nccl_forensics.lines.scan import Scanner
 from nccl_forensics.model import Event, Problem
 
 HERE = Path(__file__).parent / "cases" / "parsers"
-SHARED = Path(__file__).parents[2] / "shared" / "cases"
 MODULES = (
     "process_group_nccl",
     "process_group_gloo",
@@ -119,9 +119,7 @@ def test_near_misses_give_nothing(case: Path) -> None:
 def test_shared_case(wanted: Path) -> None:
     """`causes`: all events of role cause; `reporters`: ranks of the timeouts (in the group where no header tells);
     `has`: events that must be there, with at least these fields."""
-    folder = SHARED / "joblogs" / wanted.stem
-    if not folder.is_dir():
-        pytest.skip("the shared cases are not here")
+    folder = RECORDED / "joblogs" / wanted.stem
     expected = json.loads(wanted.read_text(encoding="utf-8"))
     events = [
         (path.name, e)
@@ -149,9 +147,7 @@ def test_shared_case(wanted: Path) -> None:
 
 
 def test_an_example_is_read_across_its_wrapped_lines() -> None:
-    path = SHARED / "seed" / "xid79-and-timeout" / "input" / "train.log"
-    if not path.is_file():
-        pytest.skip("the shared cases are not here")
+    path = RECORDED / "seed" / "xid79-and-timeout" / "input" / "train.log"
     (event,) = [e for e in read(path.name, path.read_bytes()) if e.kind == "watchdog-timeout"]
     assert event.details["seq"] == 842
     assert event.details["waited_ms"] == 1_800_321

@@ -11,13 +11,13 @@ import json
 import lzma
 import os
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from nccl_forensics.parsers import bug_report, fabric_manager, gpu_inventory, kernel, xid
 from nccl_forensics.parsers._kernel import pci_address
+from recorded import RECORDED
 
 from nccl_forensics.lines.plugins import Parser
 from nccl_forensics.lines.scan import Scanner
@@ -32,7 +32,7 @@ CASES = sorted(
     for case in (HERE / name).iterdir()
     if case.suffix != ".json"
 )
-SHARED = Path(__file__).parents[2] / "shared" / "cases" / "kernel"
+KERNEL = RECORDED / "kernel"
 NEVER_A_CAUSE = {43, 45, 63, 92, 154}
 
 
@@ -109,13 +109,11 @@ def plain(path: Path) -> bytes:
     return data.decode("utf-16").encode() if data[:2] == b"\xff\xfe" else data
 
 
-def shared_cases() -> Iterator[Path]:
-    if SHARED.is_dir():
-        yield from sorted(x for x in SHARED.glob("*/expected.json") if x.parent.name != "formats")
+def recorded_cases() -> list[Path]:
+    return sorted(x for x in KERNEL.glob("*/expected.json") if x.parent.name != "formats")
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared cases are not here")
-@pytest.mark.parametrize("answer", list(shared_cases()), ids=lambda x: x.parent.name)
+@pytest.mark.parametrize("answer", recorded_cases(), ids=lambda x: x.parent.name)
 def test_every_expected_event_is_found_on_its_line(answer: Path) -> None:
     expected = json.loads(answer.read_text(encoding="utf-8"))
     default = expected["files"][0]["name"] if expected.get("files") else "nvidia-bug-report.log.gz"
@@ -142,11 +140,10 @@ def is_the_one(event: Event, want: dict[str, Any]) -> bool:
     return (want.get("pci") is None or want["pci"] in addresses) and (want.get("pid") or event.pid) == event.pid
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared cases are not here")
 def test_one_incident_in_sixty_containers() -> None:
     """Every container shows the same Xids; what a pager or a binary journal hides is not ours to find."""
     wrong = {}
-    for path in sorted((SHARED / "formats").iterdir()):
+    for path in sorted((KERNEL / "formats").iterdir()):
         if path.suffix == ".json" or ".tar" in path.name or path.name.startswith("system.journal"):
             continue
         xids = [event for _, event in events_of(path.name, plain(path)) if event.kind == "xid"]
@@ -161,19 +158,17 @@ def test_one_incident_in_sixty_containers() -> None:
     assert wrong == {}
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared cases are not here")
 def test_consequences_are_never_causes() -> None:
-    for answer in shared_cases():
+    for answer in recorded_cases():
         for path in answer.parent.iterdir():
             for _, event in events_of(path.name, plain(path)) if path.suffix != ".json" else ():
                 assert event.kind != "xid" or event.details["xid"] not in NEVER_A_CAUSE or event.role != "cause"
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared cases are not here")
 def test_the_gpus_of_a_bug_report() -> None:
-    answer = json.loads((SHARED / "bugreport-8x4090-two-psus" / "expected.json").read_text(encoding="utf-8"))
+    answer = json.loads((KERNEL / "bugreport-8x4090-two-psus" / "expected.json").read_text(encoding="utf-8"))
     cards: dict[str, dict[str, Any]] = defaultdict(dict)
-    data = plain(SHARED / "bugreport-8x4090-two-psus" / "nvidia-bug-report.log.gz")
+    data = plain(KERNEL / "bugreport-8x4090-two-psus" / "nvidia-bug-report.log.gz")
     for _, event in events_of("nvidia-bug-report.log", data):
         if event.kind == "gpu-info" and event.gpu_pci:
             cards[event.gpu_pci].update(event.details)

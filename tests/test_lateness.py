@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_collectives import SHARED, ddp, folder, mesh, verdict
+from recorded import RECORDED
+from test_collectives import ddp, folder, mesh, verdict
 
 from nccl_forensics.recorder.dumps import Dump
 from nccl_forensics.waits import dumped
@@ -124,7 +125,6 @@ def test_a_hang_stands_before_lateness() -> None:
     assert verdict(dumped.reconstruct(slowed(job.run(400), 2))) == ((5,), "rank_not_arrived")
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared cases are not here")
 def test_recorded_jobs_that_are_well() -> None:
-    for path in SHARED.glob("fr/*healthy*/fr"):
+    for path in RECORDED.glob("fr/*healthy*/fr"):
         assert dumped.reconstruct(folder(path)).suspects == ()

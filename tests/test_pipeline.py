@@ -17,6 +17,7 @@ from hostile import PILE, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_forensics.samples import bundle  # type: ignore[import-not-found]
+from recorded import RECORDED
 from short_form import BASE_NS, SECOND, analyzed, cases, events, load
 
 from nccl_forensics.analysis import Analysis
@@ -30,8 +31,6 @@ from nccl_forensics.when.repeats import merge_repeats
 
 SAMPLES = Path(__file__).resolve().parents[1] / "samples"
 NAMES = sorted(p.parent.name for p in SAMPLES.glob("*/expected.json"))
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "cases"
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared cases are not here")
 Said = list[tuple[Any, ...]]
 
 
@@ -66,17 +65,16 @@ def _everything_has_a_row(found: Analysis, files: list[str]) -> None:
     assert document.build(found)["inputs"]
 
 
-@needs_shared
 def test_all_shared_cases_as_one_folder_and_as_one_archive(tmp_path: Path) -> None:
-    files = [p for p in sorted(SHARED.rglob("*")) if p.is_file()]
-    one = analyze([str(SHARED)])
+    files = [p for p in sorted(RECORDED.rglob("*")) if p.is_file()]
+    one = analyze([str(RECORDED)])
     _everything_has_a_row(one, [str(p) for p in files])
     archive = tmp_path / "all.tar.gz"
     with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
-        tar.add(SHARED, "all")
+        tar.add(RECORDED, "all")
     packed = analyze([str(archive)])
-    _everything_has_a_row(packed, [f"{archive}!all/{p.relative_to(SHARED)}" for p in files])
-    in_folder = Counter((r.path.removeprefix(f"{SHARED}/"), r.status, r.events) for r in one.rows)
+    _everything_has_a_row(packed, [f"{archive}!all/{p.relative_to(RECORDED)}" for p in files])
+    in_folder = Counter((r.path.removeprefix(f"{RECORDED}/"), r.status, r.events) for r in one.rows)
     in_archive = Counter((r.path.removeprefix(f"{archive}!all/"), r.status, r.events) for r in packed.rows)
     assert in_folder == in_archive
     assert len(one.events) > 3000

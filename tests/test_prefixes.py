@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorded import RECORDED
 
 from nccl_forensics.lines.line import Line
 from nccl_forensics.lines.prefixes.layers import SHAPES, layers
@@ -27,8 +28,7 @@ from nccl_forensics.lines.window import Window
 from nccl_forensics.model import Stamp
 
 CASES = sorted((Path(__file__).parent / "cases" / "prefixes").glob("*.log"))
-SHARED = Path(__file__).parent.parent.parent / "shared" / "cases"
-FORMATS = SHARED / "kernel" / "formats"
+FORMATS = RECORDED / "kernel" / "formats"
 IDENTITY = ("rank", "local_rank", "task", "host", "pid", "program", "pod", "boot_id")
 
 
@@ -120,8 +120,6 @@ PHRASES = {
 
 
 def _containers() -> list[str]:
-    if not (FORMATS / "expected.json").exists():
-        return []
     files = json.loads((FORMATS / "expected.json").read_text(encoding="utf-8"))["files"]
     return [name for name in files if not name.startswith(("sosreport", "system.journal"))]
 
@@ -147,7 +145,6 @@ def _offset_s(zone: str | None, at: datetime) -> int:
     return int(offset.total_seconds())
 
 
-@pytest.mark.skipif(not FORMATS.exists(), reason="the shared cases are not here")
 @pytest.mark.parametrize("name", _containers())
 def test_container(name: str) -> None:
     """Each event's line gives its message, the host and its true time, as far as the file can tell."""
@@ -181,11 +178,10 @@ def test_container(name: str) -> None:
             assert one.stamp.zone_s == _offset_s(told["tz"], true)
 
 
-@pytest.mark.skipif(not (SHARED / "joblogs").exists(), reason="the shared cases are not here")
 def test_job_logs_keep_who_speaks() -> None:
     """Whatever stands before PyTorch's own header, the header's rank is the line's, and the header is gone."""
     seen = 0
-    for path in sorted((SHARED / "joblogs").glob("*/*")):
+    for path in sorted((RECORDED / "joblogs").glob("*/*")):
         if path.suffix == ".json":
             continue
         for line in Scanner([b"ProcessGroupNCCL.cpp:"]).lines(path.name, BytesIO(path.read_bytes())):

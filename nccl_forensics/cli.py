@@ -290,6 +290,7 @@ def _run(paths: tuple[str, ...], common: Common, output: Path | None, wanted: Wa
             raise InputError(
                 "two outputs have the same name. Name a file for each of -o, --json, --markdown, --events, --perfetto."
             )
+        language.check(wanted.lang)
         if wanted.events is not None:
             export.check_events(wanted.events)
         zone = _zone(common.timezone)

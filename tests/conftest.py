@@ -1,4 +1,4 @@
-"""What several tests share: where things are, and the shared cases, each analyzed once."""
+"""What several tests share."""
 
 from __future__ import annotations
 
@@ -6,8 +6,19 @@ import os
 from pathlib import Path
 
 import pytest
+from babel.messages.mofile import write_mo
+from babel.messages.pofile import read_po
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_configure() -> None:
+    """Translations that were edited since the last install are compiled, as setup.py does it."""
+    for source in (ROOT / "nccl_forensics" / "text" / "locale").glob("*/LC_MESSAGES/messages.po"):
+        compiled = source.with_suffix(".mo")
+        if not compiled.exists() or compiled.stat().st_mtime < source.stat().st_mtime:
+            with source.open("rb") as text, compiled.open("wb") as file:
+                write_mo(file, read_po(text, locale=source.parent.parent.name))
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import configparser
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "nccl_forensics"
 STAGES = (
-    *("errors", "steps", "text", "model", "catalog", "names"),
+    *("errors", "steps", "text", "fields", "model", "catalog", "names"),
     *("intake", "lines", "recorder", "parsers"),
     *("who", "when", "starts", "waits", "verdict", "analysis"),
     *("show", "pipeline", "cli", "__main__"),
@@ -71,10 +73,21 @@ def test_no_module_is_longer_than_a_reader_can_hold(name: str) -> None:
 
 
 def test_setup_cfg_lists_every_package() -> None:
-    import configparser
-
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
     listed = set(setup["options"]["packages"].split())
     inside = {".".join(p.parent.relative_to(ROOT).parts) for p in PACKAGE.rglob("__init__.py")}
     assert listed == inside | {f"nccl_forensics.{x}" for x in ("parsers", "templates", "samples")}
+
+
+def test_the_minimum_versions_that_ci_tries_are_those_of_setup_cfg() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    needed = [setup["options"]["install_requires"], *setup["options.extras_require"].values()]
+    least = {name: version for text in needed for name, version in re.findall(r"(?m)^([\w-]+) >= ([\d.]+)", text)}
+    tried = dict(re.findall(r"(?m)^([\w-]+) == ([\d.]+)", (ROOT / "tests" / "minimum-versions.txt").read_text("utf-8")))
+    assert {"click", "regex", "numpy", "pandas", "jinja2", "hyperscan", "isal"} <= set(tried)
+    for name, version in tried.items():
+        given, wanted = (tuple(map(int, x.split("."))) for x in (version, least[name]))
+        assert given[: len(wanted)] == wanted, name
+        assert not any(given[len(wanted) :]), name

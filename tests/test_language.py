@@ -100,7 +100,17 @@ def test_every_message_is_translated_with_its_placeholders(lang: str) -> None:
 
 @pytest.mark.parametrize("lang", OTHERS)
 def test_what_is_read_at_run_time_is_what_was_translated(lang: str) -> None:
-    assert _strings(lang, "mo") == _strings(lang, "po"), "run `pybabel compile` (CONTRIBUTING.md)"
+    assert _strings(lang, "mo") == _strings(lang, "po")
+
+
+def test_a_checkout_without_built_words_says_how_to_build_them(
+    here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(language, "files", lambda _: tmp_path)
+    monkeypatch.setattr(language, "_translations", language._translations.__wrapped__)
+    found = CliRunner().invoke(cli.main, ["analyze", str(HERE / "samples" / SAMPLES[0]), "--lang", "da"])
+    assert (found.exit_code, "pip install -e ." in found.output) == (2, True)
+    assert list(here.iterdir()) == []
 
 
 @pytest.mark.parametrize("lang", OTHERS)

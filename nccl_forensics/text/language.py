@@ -15,6 +15,7 @@ from functools import cache
 from importlib.resources import files
 from typing import IO, Any
 
+from nccl_forensics.errors import InputError
 from nccl_forensics.text.messages import Message
 
 LANGUAGES = ("en", "da", "de")
@@ -39,8 +40,20 @@ def current() -> str:
 @cache
 def _translations(language: str) -> gettext.NullTranslations:
     place = files("nccl_forensics.text.locale") / language / "LC_MESSAGES" / f"{DOMAIN}.mo"
-    with place.open("rb") as file:
-        return gettext.GNUTranslations(file)
+    try:
+        with place.open("rb") as file:
+            return gettext.GNUTranslations(file)
+    except FileNotFoundError:
+        raise InputError(
+            f"the words of the language {language!r} are not built in this checkout. "
+            "Run `pip install -e .` in it once, or leave --lang out for English."
+        ) from None
+
+
+def check(language: str) -> None:
+    """Raises InputError where the words of one of LANGUAGES are missing."""
+    if language != "en":
+        _translations(language)
 
 
 def _(message: str) -> str:
@@ -78,10 +91,8 @@ def said(text: str) -> str:
 
 
 def catalog_messages(file: IO[bytes], keywords: Any, comment_tags: Any, options: Any) -> Iterator[Any]:
-    """For Babel's `extract`: (line, function, message, comments) of a catalogue's titles and actions; of all that is in
-    one with the option `keys = all`."""
-    keys = "[a-z0-9-]+" if options.get("keys") == "all" else "title|do|because"
-    line_of = re.compile(rf'^({keys}) = "(.*)"$')
+    """For Babel's `extract`: (line, function, message, comments) of a catalogue's titles and actions."""
+    line_of = re.compile(r'^(title|do|because) = "(.*)"$')
     for number, line in enumerate(file.read().decode().splitlines(), 1):
         if found := line_of.match(line):
             yield number, None, found[2].replace('\\"', '"').replace("\\\\", "\\"), []

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if not Path(__file__).with_name("parsers").is_dir():  # a checkout: parsers/ and templates/ lie beside us
     __path__.append(str(Path(__file__).parent.parent))

@@ -16,7 +16,7 @@ from nccl_forensics.model import Status
 HEAD = 4096
 """Bytes that `Source.head` shows: every magic number and every file parser's first look fits."""
 STEP = 1 << 16
-"""Most bytes that a decompressor is asked for at once: bounds what a bomb can make of it (PERFORMANCE.md §3)."""
+"""Most bytes that a decompressor is asked for at once: bounds what a bomb can make of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
 
 from simulator import Decoys, Degrade, Scenario, draw, simulate  # noqa: E402
 
-from nccl_forensics.catalog.kinds import DETECTED  # noqa: E402
+from nccl_forensics.catalog import kinds_marked  # noqa: E402
 from nccl_forensics.model import Event  # noqa: E402
 from nccl_forensics.names import short  # noqa: E402
 from nccl_forensics.pipeline import analyze  # noqa: E402
@@ -128,7 +128,7 @@ def run(seed: int) -> Score:
     for host, ns, text in truth.moments:
         by_text.setdefault(text.split("\n", 1)[0].lstrip("\r"), []).append((host, ns))
     cited = [e for i in analysis.incidents for f in i.verdict.evidence for e in f.events]
-    noticed = [e for e in aligned.events if e.kind in DETECTED or e.role == "cause"]
+    noticed = [e for e in aligned.events if e.kind in kinds_marked("notices") or e.role == "cause"]
     lines = list({(e.evidence.source, e.evidence.line): e for e in [*cited, *noticed]}.values())[:MOST_LINES]
     timed = [(e, t) for e in lines if e.time_ns is not None and (t := _true_ns(e, by_text))]
     ahead_ns = readings[reference](then) - then if reference in readings else 0  # whatever is done to it later

@@ -1,6 +1,6 @@
 """The values that flow from step to step: frozen, with units in their names.
 
-Imports nothing of ours but what makes text fit to show.
+Imports nothing of ours but names of details and what makes text fit to show.
 
     paths → collect → scan → parse → identify → align → reconstruct → diagnose → report
 
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from nccl_forensics.fields import FlagField, MeasureField, NumberField, NumbersField, TextField, TextsField
 from nccl_forensics.text.visible import CONTEXT, neighbour
 
 Role = Literal["cause", "symptom", "consequence", "context"]
@@ -139,16 +140,40 @@ class Event:
     """How many identical printings this row stands for."""
 
 
-def number(event: Event, key: str) -> int | None:
-    """An integer detail, or None."""
+def number(event: Event, key: NumberField) -> int | None:
+    """A detail that is a whole number, or None."""
     value = event.details.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def text(event: Event, key: str) -> str | None:
-    """A text detail, or None."""
+def measured(event: Event, key: MeasureField | NumberField) -> float | None:
+    """A detail that is a number, whole or not, or None."""
+    value = event.details.get(key)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def text(event: Event, key: TextField) -> str | None:
+    """A detail that is text, or None."""
     value = event.details.get(key)
     return value if isinstance(value, str) and value else None
+
+
+def flag(event: Event, key: FlagField) -> bool | None:
+    """A detail that is true or false; None where the line doesn't tell."""
+    value = event.details.get(key)
+    return value if isinstance(value, bool) else None
+
+
+def numbers(event: Event, key: NumbersField) -> tuple[int, ...]:
+    """A detail that is several whole numbers; () where there is none."""
+    value = event.details.get(key)
+    return tuple(x for x in value if isinstance(x, int)) if isinstance(value, tuple) else ()
+
+
+def texts(event: Event, key: TextsField) -> tuple[str, ...]:
+    """A detail that is several texts; () where there is none."""
+    value = event.details.get(key)
+    return tuple(x for x in value if isinstance(x, str)) if isinstance(value, tuple) else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

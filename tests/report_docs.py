@@ -410,7 +410,7 @@ def large(world: int = 1024) -> Doc:
     where = hosts[guilty // 8]
     kill = event(
         0,
-        "oom-kill",
+        "oom-killed",
         "cause",
         "Out of memory: Killed process 31337 (python3) total-vm:912345678kB, anon-rss:498765432kB",
         f"{where}/dmesg.txt",

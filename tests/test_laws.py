@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from test_collectives import RINGS, RUNS, Job, Op, crossed, folder, made_job, needs_cases, read, ring, shifted
+from test_collectives import RINGS, RUNS, Job, Op, crossed, folder, made_job, read, ring, shifted
 
 from nccl_forensics.model import Gpu, GroupState, Problem, Reconstruction
 from nccl_forensics.recorder.dumps import Dump
@@ -161,7 +161,6 @@ def test_a_set_is_the_same_by_other_numbers(seed: int) -> None:
     assert [bool(x) for x in told(new)] == [True, True, True, True, False, False]
 
 
-@needs_cases
 @pytest.mark.parametrize(("path", "expect"), RUNS)
 def test_the_names_of_files(path: Any, expect: Any) -> None:
     """Another prefix and ending; where the content tells the rank, any name at all."""

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
-from nccl_forensics.catalog.kinds import JOB_KINDS
+from nccl_forensics.catalog import kinds_marked
 from nccl_forensics.intake.sniff import OF_ONE_HOST
 from nccl_forensics.model import Event, InputRow, Problem, number, text
 from nccl_forensics.names import short
@@ -28,6 +28,9 @@ from nccl_forensics.who.roster import numbered
 
 if TYPE_CHECKING:
     from nccl_forensics.recorder.dumps import Dump
+
+JOB_KINDS = kinds_marked("of-failure")
+"""Lines that a failing training job writes, as against a kernel."""
 
 
 MOST_JOBS = 12
@@ -290,15 +293,12 @@ def _parts(rows: Sequence[InputRow], events: Sequence[Event], of_files: Mapping[
     years = _years(events)
     for top, told in of_part.items():
         part = parts[top]
-        part.worlds = {n for e in told for key in WORLDS if (n := number(e, key)) is not None}
+        part.worlds = {n for e in told if (n := number(e, "world_size")) is not None}
         worlds = part.worlds or _widest(told)
         for event in told:
             source = event.evidence.source
             _take(part, event, of_files.get(source), worlds, years.get(source))
     return sorted(parts.values(), key=_Part.order)
-
-
-WORLDS = ("world_size", "expected_world")
 
 
 def _widest(events: Sequence[Event]) -> set[int]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from nccl_forensics.catalog.kinds import DETECTED, JOB_KINDS
+from nccl_forensics.catalog import kinds_marked
 from nccl_forensics.intake.sniff import OF_ONE_HOST
 from nccl_forensics.model import Event, Incident, InputRow, Problem, number, text
 from nccl_forensics.names import same_host
@@ -25,6 +25,11 @@ from nccl_forensics.who.identities import Identities, Place
 
 if TYPE_CHECKING:
     from nccl_forensics.recorder.dumps import Dump
+
+DETECTED = kinds_marked("notices")
+"""Lines by which the job itself noticed."""
+JOB_KINDS = kinds_marked("of-failure")
+"""Lines that a failing training job writes, as against a kernel."""
 
 
 APART_S = 6 * 3600

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-from nccl_forensics.catalog import weight
-from nccl_forensics.catalog.kinds import DETECTED, JOB_KINDS
+from nccl_forensics.catalog import kinds_marked, weight
 from nccl_forensics.intake.sniff import HOST_FORMATS
 from nccl_forensics.model import Detail, Event, InputRow, Reconstruction
 from nccl_forensics.names import short
@@ -19,6 +18,11 @@ from nccl_forensics.text.moments import SECOND, is_dated
 from nccl_forensics.when.aligned import Aligned
 from nccl_forensics.when.zones import SKEW_S
 from nccl_forensics.who.identities import Identities
+
+DETECTED = kinds_marked("notices")
+"""Lines by which the job itself noticed."""
+JOB_KINDS = kinds_marked("of-failure")
+"""Lines that a failing training job writes, as against a kernel."""
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from nccl_forensics.catalog.kinds import DETECTED
+from nccl_forensics.catalog import kinds_marked
 from nccl_forensics.model import Event, Finding, Hypothesis, Incident, InputRow, Reconstruction, Verdict
 from nccl_forensics.names import same_host, short
 from nccl_forensics.text import phrases
@@ -26,6 +26,9 @@ from nccl_forensics.waits.watchdogs import reporting_ranks, waiting_ranks
 from nccl_forensics.when.aligned import Aligned
 from nccl_forensics.when.zones import SKEW_S
 from nccl_forensics.who.identities import Identities
+
+DETECTED = kinds_marked("notices")
+"""Lines by which the job itself noticed."""
 
 IDENTIFIED, SUSPECTED = 0.8, 0.4
 """The contract's limits for a verdict's status."""

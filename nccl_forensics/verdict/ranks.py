@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from heapq import nsmallest
 
+from nccl_forensics.fields import NumberField
 from nccl_forensics.model import Event, InputRow, Rank, RankState, Reconstruction, Verdict, number, text
 from nccl_forensics.text.messages import say
 from nccl_forensics.verdict.case import Case
@@ -108,7 +109,7 @@ def no_incident_ranks(
     return ranks_table(case, nobody)
 
 
-def _status(case: Case, rank: int, key: str) -> int | None:
+def _status(case: Case, rank: int, key: NumberField) -> int | None:
     event = case.once(_first_status).get(rank)
     return number(event, key) if event is not None else None
 

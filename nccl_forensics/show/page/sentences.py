@@ -149,7 +149,7 @@ def confidence_word(confidence: float) -> str:
 @cache
 def kinds() -> Mapping[str, str]:
     """Kind of an event → what it is called, in few words (catalog/kinds.toml)."""
-    return catalog.load("kinds")
+    return {id_: kind.title for id_, kind in catalog.kinds().items()}
 
 
 @cache

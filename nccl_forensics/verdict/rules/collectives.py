@@ -282,10 +282,12 @@ def _few_of_many(reports: Sequence[Event]) -> set[int]:
     if not own or any(a != b for a, b in own):
         return set()  # ranks of a group need not be the job's
     for event in reports:
-        for side in "ab":
-            rank = number(event, f"rank_{side}")
+        for rank, call in (
+            (number(event, "rank_a"), (text(event, "op_a"), number(event, "seq_a"), text(event, "shape_a"))),
+            (number(event, "rank_b"), (text(event, "op_b"), number(event, "seq_b"), text(event, "shape_b"))),
+        ):
             if rank is not None:
-                calls.setdefault(rank, tuple(event.details.get(f"{key}_{side}") for key in ("op", "seq", "shape")))
+                calls.setdefault(rank, call)
     ((most, n), *rest) = Counter(calls.values()).most_common() or [((), 0)]
     odd = {rank for rank, call in calls.items() if call != most}
     return odd if rest and n > 2 and n >= 2 * len(odd) else set()
@@ -306,7 +308,7 @@ def fingerprints_differ(case: Case) -> Iterator[Finding]:
             says=say(
                 "PyTorch's fingerprint check: {odd} in {op}, most ranks in {other} at the same place",
                 odd=phrases.ranks(odd),
-                op=text(told, f"op_{side}") or say("one collective"),
+                op=text(told, "op_a" if side == "a" else "op_b") or say("one collective"),
                 other=text(told, "op_b" if side == "a" else "op_a") or say("another"),
             ),
             weight=weight("detail_mismatch"),

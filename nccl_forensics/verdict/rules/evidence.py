@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nccl_forensics.catalog import weight
+from nccl_forensics.fields import NumberField
 from nccl_forensics.model import Event, Finding, Gpu, number, text
 from nccl_forensics.names import same_host, short
 from nccl_forensics.text import phrases
@@ -311,7 +312,7 @@ def exporter_keeps_last_xid(case: Case) -> Iterator[Finding]:
         )
 
 
-RISES = {
+RISES: Mapping[NumberField, tuple[str, int, str]] = {
     "ecc_volatile_corrected": ("gpu_ecc_leak", 10, say("corrected memory errors")),
     "ecc_aggregate_corrected": ("gpu_ecc_leak", 10, say("corrected memory errors")),
     "remapped_corrected": ("gpu_ecc_leak", 1, say("memory rows remapped for corrected errors")),
@@ -348,14 +349,14 @@ def _rise(inside: Sequence[tuple[int, Event]]) -> _Rise | None:
 def counters_rose(case: Case) -> Iterator[Finding]:
     """Memory errors counted between two looks at the same card. One look proves nothing: counters never go down."""
     who = _Who.of(case)
-    series: dict[tuple[_Card, str], tuple[Gpu, list[tuple[int, Event]]]] = {}
+    series: dict[tuple[_Card, NumberField], tuple[Gpu, list[tuple[int, Event]]]] = {}
     for event in case.of("gpu-metric", "gpu-info"):
         metric = text(event, "metric")
         if event.kind == "gpu-metric":
-            values = {metric: number(event, "value")} if metric in RISES else {}
+            values = {k: number(event, "value") for k in RISES if k == metric}
         else:
             values = {k: number(event, k) for k in RISES if event.time_ns is not None}
-        counted = [(name, value) for name, value in values.items() if name is not None and value is not None]
+        counted = [(name, value) for name, value in values.items() if value is not None]
         gpu = who.gpu(event) if counted else None
         for name, value in counted:
             if gpu is not None:

@@ -10,6 +10,7 @@ from functools import cache
 
 from nccl_forensics import catalog
 from nccl_forensics.catalog import weight
+from nccl_forensics.fields import TextField
 from nccl_forensics.model import Event, Finding, number, text
 from nccl_forensics.names import same_host, short
 from nccl_forensics.text import phrases
@@ -280,7 +281,7 @@ then every 20 (before 5.14 not always: kernel/watchdog.c, soft_watchdog_warn), R
 that, hung tasks are looked for every 120 s (kernel.hung_task_timeout_secs), block devices time out after 30 s."""
 MOST_HUNG = 10
 """Reports of hung tasks after which the kernel says no more (kernel.hung_task_warnings)."""
-NAMES = ("server", "target", "ctrl", "dev")
+NAMES: tuple[TextField, ...] = ("server", "target", "ctrl", "dev")
 """Details by which two lines can be seen to be about different things."""
 
 

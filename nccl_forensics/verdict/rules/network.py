@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from nccl_forensics.catalog import weight
-from nccl_forensics.catalog.kinds import JOB_KINDS
+from nccl_forensics.catalog import kinds_marked, weight
 from nccl_forensics.model import Event, Finding, number, text
 from nccl_forensics.names import same_host, short
 from nccl_forensics.text import phrases
@@ -15,6 +14,9 @@ from nccl_forensics.verdict.case import ONE_START, Case
 from nccl_forensics.verdict.rules import rule
 from nccl_forensics.verdict.rules.host import fell_together, job_log_of, other_matter, recovered_link
 from nccl_forensics.who.layout import rail_of, shared_by
+
+JOB_KINDS = kinds_marked("of-failure")
+"""Lines that a failing training job writes, as against a kernel."""
 
 
 @rule

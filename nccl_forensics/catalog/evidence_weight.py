@@ -1,0 +1,30 @@
+"""How strongly each kind of evidence speaks (weights.toml)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from nccl_forensics.catalog.tables import load
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """How strongly one kind of evidence speaks: one entry of weights.toml."""
+
+    value: float
+    """Log-odds, or a factor where `why` says so."""
+    why: str
+    source: str
+
+
+@cache
+def weights() -> Mapping[str, Weight]:
+    """Every weight by its name."""
+    return {k: Weight(float(v["value"]), v["why"], v["source"]) for k, v in load("weights").items()}
+
+
+def weight(name: str) -> float:
+    """The log-odds of this kind of evidence."""
+    return weights()[name].value

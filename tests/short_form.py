@@ -246,7 +246,7 @@ def analyzed(case: Mapping[str, Any]) -> analysis.Analysis:
     found = events(case)
     parsed = [read.Parsed(row, tuple(e for e in found if e.evidence.source == row.path)) for row in rows(case, found)]
     places = {int(r): Place(h) for r, h in case["hosts"].items()} if "hosts" in case else None
-    with mock.patch.object(pipeline, "_from_dumps", return_value=recorded(case)):
+    with mock.patch.object(pipeline, "from_dumps", return_value=recorded(case)):
         return conclude(
             parsed,
             zone=parse_zone(case["zone"]) if case.get("zone") else None,

@@ -13,12 +13,12 @@ said, and no order is claimed that a clock off by minutes would turn round.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import tzinfo
 from typing import TYPE_CHECKING
 
-from nccl_forensics.model import ClockRow, Event, InputRow, Stamp
+from nccl_forensics.model import ClockRow, Event, GroupState, InputRow, Stamp
 from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND, is_dated, moment
 from nccl_forensics.when import between
@@ -31,6 +31,15 @@ if TYPE_CHECKING:
     from nccl_forensics.recorder.dumps import Dump
     from nccl_forensics.when.meetings import Entered
     from nccl_forensics.when.skew import Offsets, Step, Told
+
+
+def arrivals_of(groups: Iterable[GroupState]) -> list[Arrival]:
+    """When the members of groups arrived, as far as dumps tell: they write UTC."""
+    return [
+        Arrival(g.seq, g.first_arrival_ns, g.last_arrival_ns or g.first_arrival_ns)
+        for g in groups
+        if g.first_arrival_ns is not None
+    ]
 
 
 def align(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from nccl_forensics.model import ClockRow, Event
+from nccl_forensics.model import ClockRow, Event, InputRow
 from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND, is_dated
 
@@ -126,3 +126,15 @@ def ordered(events: Sequence[Event]) -> list[Event]:
         keyed.append((at is None, at or 0, source, event.evidence.line or 0, number, event))
     keyed.sort(key=lambda x: x[:5])
     return [x[-1] for x in keyed]
+
+
+def covered(rows: Sequence[InputRow], events: Sequence[Event]) -> list[InputRow]:
+    """The rows with the times of the first and the last event that their files gave."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for event in events:
+        if event.time_ns is not None:
+            path = event.evidence.source
+            first[path] = min(first.get(path, event.time_ns), event.time_ns)
+            last[path] = max(last.get(path, event.time_ns), event.time_ns)
+    return [replace(r, first_ns=first.get(r.path), last_ns=last.get(r.path)) for r in rows]

@@ -25,6 +25,8 @@ from ._lines import number
 
 LONGEST = 1000
 """Characters looked at: step counters stand at the head of a line, bars at its end."""
+BEFORE_BAR = 120
+"""Characters in front of a bar that tell what it is of."""
 
 LITERALS = (
     "it/s",
@@ -86,6 +88,7 @@ EPOCH_STEP = re.compile(
     r"Epoch(?:\(\w{1,12}\))?:? {0,3}\[\d{1,6}\](?:\[| +\[) ?(?P<step>\d{1,12})/(?P<total>\d{1,12})\]"
 )
 LOSS = re.compile(r"(?i)\bloss['\"]?\s{0,2}[:= ]\s{0,3}(?P<loss>-?\d{1,12}(?:\.\d{1,12})?(?:e[+-]?\d{1,3})?|nan|inf)\b")
+NO_NUMBER = ("nan", "inf")
 GPU_MEMORY = re.compile(
     r"(?i)(?<![\w.])(?:gpu[_ ]mem(?:ory)?|mem(?:ory)?|max[_ ]mem(?:ory)?|max[_ ]memory[_ ]allocated"
     r"|(?:max[_ ])?allocated|MA)(?:_?(?P<named>[MG]i?B)|\((?P<in>[MG]i?B)\))?['\"]?\s{0,3}[:= ]\s{0,3}"
@@ -200,33 +203,176 @@ def _bytes(found: re.Match[str] | None, unit: str | None) -> int | None:
     return int(float(found["size"]) * SIZES[told[0].lower()]) if told else None
 
 
-def measures(text: str) -> dict[str, Detail]:
-    """What a line of progress says of time, memory and batch; only what it says.
+def _holds(text: str, words: tuple[str, ...]) -> bool:
+    """Whether one of them stands in it. A loop, for every line asks ten times and a generator costs twice as much."""
+    for word in words:  # noqa: SIM110
+        if word in text:
+            return True
+    return False
 
-    `step_ms`, `gpu_used_bytes` and `host_rss_bytes` (units of 1024), `sequence` (tokens), `loss_says` ('nan' or 'inf').
-    """
-    found: dict[str, Detail] = {}
-    lowered = text.lower()
-    if "mem" in lowered or "alloc" in lowered or "MA " in text:
-        bare = "G" if "(GB)" in text or "(GiB)" in text else "M"
-        found["gpu_used_bytes"] = _bytes(GPU_MEMORY.search(text), bare)
-    if "rss" in lowered or "cpu" in lowered or "host" in lowered:
-        found["host_rss_bytes"] = _bytes(HOST_MEMORY.search(text), None)
+
+def _gpu_used_bytes(text: str, lowered: str) -> int | None:
+    if "mem" not in lowered and "alloc" not in lowered and "MA " not in text:
+        return None
+    return _bytes(GPU_MEMORY.search(text), "G" if "(GB)" in text or "(GiB)" in text else "M")
+
+
+def _host_rss_bytes(text: str, lowered: str) -> int | None:
+    if "rss" not in lowered and "cpu" not in lowered and "host" not in lowered:
+        return None
+    return _bytes(HOST_MEMORY.search(text), None)
+
+
+def _ms_by_rate(text: str) -> float | None:
+    """From the newest rate of a bar."""
+    rates = RATE.findall(text) if "it/s" in text or "s/it" in text else []
+    if not rates:
+        return None
+    rate, unit = float(rates[-1][0]), rates[-1][1]
+    if rate <= 0:
+        return None
+    return round(1000 / rate if unit == "it/s" else rate * 1000, 3)
+
+
+def _step_ms(text: str, lowered: str) -> float | None:
+    """How long a step took: as it is written, or else by its rate."""
     if "time" in lowered and (time := STEP_TIME.search(text)):
         unit = time["unit"] or time["named"] or time["in"] or "s"
-        found["step_ms"] = float(time["time"]) * (1 if unit.lower() == "ms" else 1000)
-    elif ("it/s" in text or "s/it" in text) and (rates := RATE.findall(text)):
-        rate, unit = float(rates[-1][0]), rates[-1][1]
-        if rate > 0:
-            found["step_ms"] = round(1000 / rate if unit == "it/s" else rate * 1000, 3)
-    if ("seq" in lowered or "tokens" in lowered) and (length := SEQUENCE.search(text)):
-        found["sequence"] = int(length["length"])
+        return float(time["time"]) * (1 if unit.lower() == "ms" else 1000)
+    return _ms_by_rate(text)
+
+
+def _sequence(text: str, lowered: str) -> int | None:
+    if "seq" not in lowered and "tokens" not in lowered:
+        return None
+    length = SEQUENCE.search(text)
+    return int(length["length"]) if length else None
+
+
+def _measures(text: str, lowered: str) -> dict[str, Detail]:
+    """What a line of progress says of time, memory and batch; only what it says.
+
+    `step_ms`, `gpu_used_bytes` and `host_rss_bytes` (units of 1024), `sequence` (tokens).
+    """
+    found: dict[str, Detail] = {
+        "gpu_used_bytes": _gpu_used_bytes(text, lowered),
+        "host_rss_bytes": _host_rss_bytes(text, lowered),
+        "step_ms": _step_ms(text, lowered),
+        "sequence": _sequence(text, lowered),
+    }
     return {k: v for k, v in found.items() if v is not None}
 
 
-def _stage(words: str | None) -> str:
-    lowered = (words or "").lower()
+def _loss(text: str, lowered: str) -> str | None:
+    """The loss as it is written, in lower case; None where there is none."""
+    found = LOSS.search(text) if "loss" in lowered else None
+    return found["loss"].lower() if found else None
+
+
+def _finite(loss: str | None) -> float | None:
+    return float(loss) if loss and loss not in NO_NUMBER else None
+
+
+def _loss_says(loss: str | None) -> dict[str, Detail]:
+    """'nan' or 'inf' as a detail of its own."""
+    return {"loss_says": loss} if loss in NO_NUMBER else {}
+
+
+def _stage_of_bar(words: str) -> str:
+    """What goes on, by the words in front of a bar."""
+    lowered = words.lower()
     return next((stage for part, stage in KINDS if part in lowered), "training step")
+
+
+def _newest_bar(text: str) -> re.Match[str] | None:
+    """Of several glued together the last one."""
+    bar = None
+    for bar in BAR.finditer(text) if "%|" in text else ():  # noqa: B007
+        pass
+    return bar
+
+
+def _bar(line: Line, text: str, bar: re.Match[str]) -> Event:
+    whole = bar["unit"] is None and bar["step"].isdigit()
+    loss = _loss(text, text.lower())
+    begins = max(0, bar.start() - BEFORE_BAR)
+    measured = text[begins:]
+    return line.event(
+        "progress",
+        role="context",
+        details={
+            "step": int(bar["step"]) if whole else None,
+            "total": number(bar["total"]) if bar["total"].isdigit() else None,
+            "percent": float(bar["percent"]),
+            "what": _stage_of_bar(text[begins : bar.start()].rpartition("]")[2]),
+            "loss": _finite(loss),
+            "elapsed_s": seconds(bar["elapsed"]),
+            **_loss_says(loss),
+            **_measures(measured, measured.lower()),
+        },
+    )
+
+
+def _checkpoint(line: Line, text: str, lowered: str) -> Event | None:
+    """A save that begins or has ended. "Saving checkpoint … after 3 complete epochs" has only begun."""
+    if not _holds(lowered, SAVING_WORDS):
+        return None
+    begun = SAVING.search(text) is not None
+    if not begun and not SAVED.search(text):
+        return None
+    path = PATH.search(text)
+    step = NUMBERED.search(path["path"] if path else text)
+    return line.event(
+        "checkpoint",
+        role="context",
+        details={
+            "what": "start" if begun else "done",
+            "path": path["path"] if path else None,
+            "step": int(step["step"]) if step else None,
+        },
+    )
+
+
+def _stage(line: Line, text: str, lowered: str) -> Event | None:
+    """The first of `STAGES` that the line tells of."""
+    for what, signs, pattern in STAGES:
+        if _holds(lowered, signs) and pattern.search(text):
+            return line.event(
+                "progress",
+                role="context",
+                details={
+                    "step": None,
+                    "total": None,
+                    "percent": None,
+                    "what": what,
+                    "loss": _finite(_loss(text, lowered)),
+                },
+            )
+    return None
+
+
+def _step(line: Line, text: str, lowered: str) -> Event | None:
+    """A step by its number, a loss beside an epoch or in a printed dict, or what memory is in use."""
+    step = EPOCH_STEP.search(text) or STEP.search(text)
+    loss = _loss(text, lowered)
+    measured = _measures(text, lowered)
+    of_memory = "gpu_used_bytes" in measured or "host_rss_bytes" in measured
+    of_training = loss is not None and ("epoch" in lowered or text.lstrip().startswith("{"))
+    if not (step or of_memory or of_training):
+        return None
+    return line.event(
+        "progress",
+        role="context",
+        details={
+            "step": int(step["step"]) if step else None,
+            "total": number(step["total"]) if step else None,
+            "percent": None,
+            "what": "training step" if step or loss else "memory",
+            "loss": _finite(loss),
+            **_loss_says(loss),
+            **measured,
+        },
+    )
 
 
 @parser(title="Progress of the application", literals=LITERALS)
@@ -235,78 +381,12 @@ def progress(line: Line) -> Iterator[Event]:
     text = raw if raw.startswith('{"') else line.text
     if len(text) > LONGEST:
         text = f"{text[: LONGEST // 2]} {text[-LONGEST // 2 :]}"
-    bar = None
-    for bar in BAR.finditer(text) if "%|" in text else ():  # noqa: B007 - of several glued together the last one counts
-        pass
-    if bar is None and (ELSEWHERE.search(text) or (raw != text and ELSEWHERE.search(raw[:LONGEST]))):
+    if (bar := _newest_bar(text)) is not None:
+        yield _bar(line, text, bar)
+        return
+    if ELSEWHERE.search(text) or (raw != text and ELSEWHERE.search(raw[:LONGEST])):
         return
     lowered = text.lower()
-    loss = LOSS.search(text) if "loss" in lowered else None
-    word = loss["loss"].lower() if loss else ""
-    lost = float(word) if word and word not in ("nan", "inf") else None
-    extra: dict[str, Detail] = {"loss_says": word} if word in ("nan", "inf") else {}
-    if bar is not None:
-        whole = bar["unit"] is None and bar["step"].isdigit()
-        yield line.event(
-            "progress",
-            role="context",
-            details={
-                "step": int(bar["step"]) if whole else None,
-                "total": number(bar["total"]) if bar["total"].isdigit() else None,
-                "percent": float(bar["percent"]),
-                "what": _stage(text[max(0, bar.start() - 120) : bar.start()].rpartition("]")[2]),
-                "loss": lost,
-                "elapsed_s": seconds(bar["elapsed"]),
-                **extra,
-                **measures(text[max(0, bar.start() - 120) :]),
-            },
-        )
-        return
-    keeps = any(x in lowered for x in SAVING_WORDS)
-    saving = SAVING.search(text) if keeps else None
-    done = (
-        SAVED.search(text) if keeps and not saving else None
-    )  # "Saving checkpoint … after 3 complete epochs" has only begun
-    if done or saving:
-        path = PATH.search(text)
-        step = NUMBERED.search(path["path"] if path else text)
-        yield line.event(
-            "checkpoint",
-            role="context",
-            details={
-                "what": "done" if done else "start",
-                "path": path["path"] if path else None,
-                "step": int(step["step"]) if step else None,
-            },
-        )
-        return
-    for what, signs, pattern in STAGES:
-        if any(x in lowered for x in signs) and pattern.search(text):
-            yield line.event(
-                "progress",
-                role="context",
-                details={"step": None, "total": None, "percent": None, "what": what, "loss": lost},
-            )
-            return
-    step = EPOCH_STEP.search(text) or STEP.search(text)
-    extra |= measures(text)
-    if (
-        step
-        or "gpu_used_bytes" in extra
-        or "host_rss_bytes" in extra
-        or (loss and "epoch" in lowered)
-        or (loss and text.lstrip().startswith("{"))
-    ):
-        total = step["total"] if step else None
-        yield line.event(
-            "progress",
-            role="context",
-            details={
-                "step": int(step["step"]) if step else None,
-                "total": number(total),
-                "percent": None,
-                "what": "training step" if step or loss else "memory",
-                "loss": lost,
-                **extra,
-            },
-        )
+    told = _checkpoint(line, text, lowered) or _stage(line, text, lowered) or _step(line, text, lowered)
+    if told is not None:
+        yield told

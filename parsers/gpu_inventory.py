@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nccl_forensics.lines.plugins import parser
@@ -27,6 +27,7 @@ from nccl_forensics.lines.stamps import parse_date_line
 from nccl_forensics.model import Detail, Event, Stamp
 
 from ._kernel import LONGEST_MESSAGE, address_of_gpu_id, is_quoted, lines_of_block, pci_address
+from ._smi import CSV_NAMES, LOST, UUID, WORDS, column_names, field_value, identity
 
 if TYPE_CHECKING:
     from nccl_forensics.lines.line import Line
@@ -37,10 +38,6 @@ ROWS = 128
 """Rows of a CSV table that are read behind its header: more GPUs than a host has."""
 SEPARATOR = "\n" + "_" * 44
 """Ends a section of nvidia-bug-report.log."""
-
-NOT_THERE = frozenset({"", "n/a", "[n/a]", "[not supported]", "not supported", "none", "0x0", "unknown", "[unknown]"})
-LOST = re.compile(r"GPU is lost|Unknown Error|requires reset|ERR!", re.IGNORECASE)
-UUID = r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 SMI_BLOCK = re.compile(r"^GPU (?P<pci>[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9A-F])\s*$", re.IGNORECASE)
 SMI_FIELD = re.compile(r"^(?P<indent> *)(?P<name>[^:\n]{1,60}?) *(?:: (?P<value>[^\n]{0,200}))?$", re.MULTILINE)
@@ -54,6 +51,7 @@ SMI_ROW = re.compile(
 )
 SMI_ROW_2 = re.compile(r"(?P<temperature>\d{1,3})C .*?(?P<draw>\d{1,4})W */ *(?P<limit>\d{1,4})W")
 PROC_FIELD = re.compile(r"^(?P<name>[A-Z][A-Za-z ]{1,20}):\s+(?P<value>\S[^\n]{0,100}?)\s*$")
+PROC_NAMES: Mapping[str, str] = {"Model": "model", "GPU UUID": "uuid"}
 DRM = re.compile(r"\[nvidia-drm\] \[GPU ID 0x(?P<id>[0-9a-f]{8})\] Loading driver")
 DRM_MINOR = re.compile(
     r"Initialized nvidia-drm \S+(?: \d+)? for (?P<pci>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) "
@@ -73,44 +71,6 @@ LSPCI = re.compile(
     r"(?: \(prog-if[^\n]*)?$"
 )
 LNK = re.compile(r"Lnk(?P<what>Cap|Sta):.*?Speed (?P<speed>[\d.]+)GT/s[^,]*, Width x(?P<width>\d+)")
-
-CSV_NAMES: Mapping[str, str] = {
-    "index": "index",
-    "name": "model",
-    "gpu_name": "model",
-    "uuid": "uuid",
-    "gpu_uuid": "uuid",
-    "pci.bus_id": "pci",
-    "gpu_bus_id": "pci",
-    "serial": "serial",
-    "gpu_serial": "serial",
-    "temperature.gpu": "temperature_c",
-    "temperature.memory": "memory_temperature_c",
-    "power.draw": "power_draw_w",
-    "power.limit": "power_limit_w",
-    "pcie.link.gen.current": "pcie_gen",
-    "pcie.link.gen.max": "pcie_gen_max",
-    "pcie.link.width.current": "pcie_width",
-    "pcie.link.width.max": "pcie_width_max",
-    "ecc.errors.corrected.volatile.total": "ecc_volatile_corrected",
-    "ecc.errors.uncorrected.volatile.total": "ecc_volatile_uncorrected",
-    "ecc.errors.corrected.aggregate.total": "ecc_aggregate_corrected",
-    "ecc.errors.uncorrected.aggregate.total": "ecc_aggregate_uncorrected",
-    "retired_pages.pending": "retired_pending",
-    "retired_pages.double_bit.count": "retired_double_bit",
-    "remapped_rows.correctable": "remapped_corrected",
-    "remapped_rows.uncorrectable": "remapped_uncorrected",
-    "remapped_rows.pending": "remap_pending",
-    "remapped_rows.failure": "remap_failed",
-    "clocks_throttle_reasons.hw_slowdown": "hw_slowdown",
-    "clocks_event_reasons.hw_slowdown": "hw_slowdown",
-    "clocks_throttle_reasons.hw_power_brake_slowdown": "hw_power_brake",
-    "clocks_event_reasons.hw_power_brake_slowdown": "hw_power_brake",
-    "clocks_throttle_reasons.hw_thermal_slowdown": "hw_thermal",
-    "clocks_event_reasons.hw_thermal_slowdown": "hw_thermal",
-}
-"""Column of `--query-gpu` (its manual: nvidia-smi --help-query-gpu) → our name."""
-WORDS = frozenset({"model", "uuid", "pci", "serial"})
 
 SMI_NAMES: Mapping[str, str] = {
     "Minor Number": "minor",
@@ -135,33 +95,28 @@ SMI_NAMES: Mapping[str, str] = {
     "GPU Reset Status/Reset Required": "reset_required",
 }
 """Path of headings in `nvidia-smi -q` → our name."""
+SMI_IDENTITIES: Mapping[str, str] = {
+    "Product Name": "model",
+    "Serial Number": "serial",
+    "GPU UUID": "uuid",
+    "GPU Recovery Action": "recovery",
+}
+SMI_POWER: Mapping[str, str] = {
+    "Power Draw": "power_draw_w",
+    "Average Power Draw": "power_draw_w",
+    "Instantaneous Power Draw": "power_draw_w",
+    "Power Limit": "power_limit_w",
+    "Current Power Limit": "power_limit_w",
+}
+"""Last heading → our name: the headings above it differ by driver."""
+POWERS = frozenset(SMI_POWER.values())
+ECC_COUNTS = ("ECC Errors/Volatile/", "ECC Errors/Aggregate/")
+CLOCK_REASONS = ("Clocks Event Reasons/", "Clocks Throttle Reasons/")
+MOST_PIDS = 64
+ODD_FIELDS = 3
+"""Fields that say 'GPU is lost' or the like, up to which the card is none; our judgement."""
 CAPACITY = frozenset({"Idle", "Applications Clocks Setting", "Display Clock Setting", "Sync Boost"})
 """Reasons for low clocks that are no trouble."""
-
-
-def _value(written: str) -> Detail:
-    """A field of nvidia-smi: number with its unit taken off, yes/no, or text; None where it says that it has none."""
-    text = written.strip().strip("[]") if written.strip().lower() in NOT_THERE else written.strip()
-    lowered = text.lower()
-    if lowered in NOT_THERE or lowered.startswith("requested functionality") or LOST.search(text):
-        return None
-    if lowered in ("yes", "active"):
-        return True
-    if lowered in ("no", "not active"):
-        return False
-    if found := re.fullmatch(r"(-?\d{1,15})(\.\d{1,6})?\s?(?:C|W|x|MHz|MiB|%)?", text):
-        return float(found[1] + found[2]) if found[2] else int(found[1])
-    return text[:100]
-
-
-def _identity(name: str, written: str) -> str | None:
-    """A serial, UUID or model as text; None for the ways to say that there is none ('0' on consumer cards)."""
-    text = written.strip().strip('"')
-    if text.lower() in NOT_THERE or LOST.search(text) or "?" in text or text.strip("0") == "":
-        return None
-    if name == "uuid" and not re.fullmatch(UUID, text, re.IGNORECASE):
-        return None
-    return text.lower().replace("gpu-", "GPU-") if name == "uuid" else text[:100]
 
 
 def _emit(line: Line, pci: str | None, details: Mapping[str, Detail], stamp: Stamp | None = None) -> Event:
@@ -190,57 +145,74 @@ def _smi_sections(block: str) -> Iterator[tuple[str, str]]:
             path.append((indent, name))  # 'HW Slowdown : Active' has fields below it
 
 
+def _ecc_name(path: str) -> str | None:
+    """Our name of a count of ECC errors; None for a part of one, or for none."""
+    parts = path.split("/")
+    last = parts[-1]
+    if "Single Bit" in parts or "Double Bit" in parts:  # before R450: the total stands beside its parts
+        if last != "Total":
+            return None
+        corrected = "Single Bit" in parts
+    elif "Correctable" in last or "Uncorrectable" in last:
+        corrected = "Uncorrectable" not in last
+    else:
+        return None
+    return f"ecc_{parts[1].lower()}_{'corrected' if corrected else 'uncorrected'}"
+
+
+def _smi_field(path: str, written: str) -> tuple[str, Detail] | None:
+    """Our name of one field of `nvidia-smi -q`, and its value; None for one that we do not keep."""
+    if name := SMI_NAMES.get(path):
+        return name, field_value(written)
+    if name := SMI_IDENTITIES.get(path):
+        return name, identity(name, written)
+    if path.startswith(ECC_COUNTS):
+        count, name = field_value(written), _ecc_name(path)
+        return (name, count) if name and isinstance(count, int) and not isinstance(count, bool) else None
+    if path.startswith(CLOCK_REASONS):
+        return None
+    last = path.rpartition("/")[2]
+    if name := SMI_POWER.get(last):
+        return name, field_value(written)
+    if path.startswith("Fabric/") and last in ("State", "Status"):
+        return f"fabric_{last.lower()}", identity("fabric", written)
+    return None
+
+
+def _smi_merged(name: str, before: Detail, now: Detail) -> Detail:
+    """Of a field that comes again: counts of ECC errors add up, the first power counts, of all others the last one."""
+    if name.startswith("ecc_") and isinstance(before, int) and isinstance(now, int):
+        return before + now
+    return before if name in POWERS else now
+
+
+def _slow_reasons(fields: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Why the clocks are slow, capacity left out."""
+    named = [
+        path.rpartition("/")[2]
+        for path, written in fields
+        if path.startswith(CLOCK_REASONS) and field_value(written) is True
+    ]
+    return tuple(x for x in named if x not in CAPACITY)[:8]
+
+
 def _smi_query(line: Line, pci: str | None) -> Event:
+    """The block of one GPU behind its `GPU …` line."""
     start = line.end
     block = bytes(line.window.buffer[start : min(start + BLOCK, line.window.end)]).decode("utf-8", "replace")
     block = block.replace("\r\n", "\n").partition("\nGPU ")[0].partition(SEPARATOR)[0]
+    fields = list(_smi_sections(block))
     details: dict[str, Detail] = {"pci": pci}
-    slow: list[str] = []
-    pids: list[int] = []
-    lost = 0
-    for path, written in _smi_sections(block):
-        lost += LOST.search(written) is not None
-        name, last = SMI_NAMES.get(path), path.rpartition("/")[2]
-        if name:
-            value = _value(written)
-            details[name] = value
-        elif path in ("Product Name", "Serial Number", "GPU UUID"):
-            name = {"Product Name": "model", "Serial Number": "serial", "GPU UUID": "uuid"}[path]
-            details[name] = _identity(name, written)
-        elif path.startswith(("ECC Errors/Volatile/", "ECC Errors/Aggregate/")):
-            count = _value(written)
-            if isinstance(count, bool) or not isinstance(count, int):
-                continue
-            parts = path.split("/")
-            if "Single Bit" in parts or "Double Bit" in parts:  # before R450: the total stands beside its parts
-                if last != "Total":
-                    continue
-                corrected = "Single Bit" in parts
-            elif "Correctable" in last or "Uncorrectable" in last:
-                corrected = "Uncorrectable" not in last
-            else:
-                continue
-            key = f"ecc_{parts[1].lower()}_{'corrected' if corrected else 'uncorrected'}"
-            so_far = details.get(key)
-            details[key] = count + (so_far if isinstance(so_far, int) else 0)
-        elif path.startswith(("Clocks Event Reasons/", "Clocks Throttle Reasons/")):
-            if _value(written) is True and last not in CAPACITY:
-                slow.append(last)
-        elif last in ("Power Draw", "Average Power Draw", "Instantaneous Power Draw") and "power_draw_w" not in details:
-            details["power_draw_w"] = _value(written)
-        elif last in ("Power Limit", "Current Power Limit") and "power_limit_w" not in details:
-            details["power_limit_w"] = _value(written)
-        elif path == "GPU Recovery Action":
-            details["recovery"] = _identity("recovery", written)
-        elif path.startswith("Fabric/") and last in ("State", "Status"):
-            details[f"fabric_{last.lower()}"] = _identity("fabric", written)
-        elif last == "Process ID" and written.isdigit() and len(pids) < 64:
-            pids.append(int(written))
-    if slow:
-        details["throttle"] = tuple(slow[:8])
+    for path, written in fields:
+        if told := _smi_field(path, written):
+            name, now = told
+            details[name] = _smi_merged(name, details[name], now) if name in details else now
+    if slow := _slow_reasons(fields):
+        details["throttle"] = slow
+    pids = [x for path, x in fields if path.rpartition("/")[2] == "Process ID" and x.isdigit()]
     if pids:
-        details["pids"] = tuple(pids)
-    if lost > 3:  # one odd field is no lost card; our judgement
+        details["pids"] = tuple(int(x) for x in pids[:MOST_PIDS])
+    if sum(LOST.search(written) is not None for _, written in fields) > ODD_FIELDS:
         details["lost"] = True
     return _emit(line, pci, details, line.window.state.get("smi.when"))
 
@@ -248,7 +220,7 @@ def _smi_query(line: Line, pci: str | None) -> Event:
 def _smi_table(line: Line, found: re.Match[str]) -> Event:
     details: dict[str, Detail] = {"pci": pci_address(found["pci"]), "index": int(found["index"])}
     if not found["model"].endswith("..."):  # older tables cut the name
-        details["model"] = _identity("model", found["model"])
+        details["model"] = identity("model", found["model"])
     if found["ecc"].isdigit():
         details["ecc_volatile_uncorrected"] = int(found["ecc"])
     second = next(iter(lines_of_block(line, 1)), "")
@@ -263,29 +235,34 @@ def _smi_table(line: Line, found: re.Match[str]) -> Event:
 
 def _smi_csv(line: Line, text: str) -> Iterator[Event]:
     """The rows under a header of `nvidia-smi --query-gpu=… --format=csv`."""
-    names = [re.sub(r"\s*\[[^\]]*\]$", "", x.strip()).lower() for x in text.split(",")]
+    names = column_names(text)
     columns = [CSV_NAMES.get(x) for x in names]
     if len(names) < 2 or not {"pci", "uuid"} & set(columns) or "pid" in names:
         return
     for row in line.after(ROWS):
-        written_row = row.raw[:LONGEST_MESSAGE].decode("utf-8", "replace")
-        fields = next(csv.reader([written_row], skipinitialspace=True), [])
+        written = row.raw[:LONGEST_MESSAGE].decode("utf-8", "replace")
+        fields = next(csv.reader([written], skipinitialspace=True), [])
         if len(fields) != len(names):
             return
-        details: dict[str, Detail] = {}
-        for name, written in zip(columns, fields, strict=True):
-            if name == "pci":
-                details[name] = pci_address(written)
-            elif name in WORDS:
-                details[name] = _identity(str(name), written)
-            elif name:
-                details[name] = _value(written)
-        if LOST.search(written_row):
+        details = _csv_details(columns, fields)
+        if LOST.search(written):
             details["lost"] = True
         pci = details.get("pci")
         if not pci and not details.get("uuid"):
             return
         yield _emit(row, pci if isinstance(pci, str) else None, details)
+
+
+def _csv_details(columns: Sequence[str | None], fields: Sequence[str]) -> dict[str, Detail]:
+    details: dict[str, Detail] = {}
+    for name, written in zip(columns, fields, strict=True):
+        if name == "pci":
+            details[name] = pci_address(written)
+        elif name in WORDS:
+            details[name] = identity(name, written)
+        elif name:
+            details[name] = field_value(written)
+    return details
 
 
 @parser(
@@ -303,7 +280,7 @@ def nvidia_smi(line: Line) -> Iterator[Event]:
         yield _smi_query(line, pci_address(found["pci"]))
     elif found := SMI_LIST.match(text):
         details: dict[str, Detail] = {"index": int(found["index"]), "model": found["model"]}
-        yield _emit(line, None, {**details, "uuid": _identity("uuid", found["uuid"])})
+        yield _emit(line, None, {**details, "uuid": identity("uuid", found["uuid"])})
     elif found := SMI_ROW.match(text):
         yield _smi_table(line, found)
     elif "," in text and not line.hits.isdisjoint((b"pci.bus_id", b"gpu_bus_id", b"uuid,", b", uuid")):
@@ -320,19 +297,33 @@ def proc_information(line: Line) -> Iterator[Event]:
     pci = pci_address(found["value"]) if found else None
     if found is None or found["name"] != "Bus Location" or pci is None:
         return
+    above = _proc_above(line)
     details: dict[str, Detail] = {"pci": pci}
-    dark = False
+    for name, written in above:
+        if ours := PROC_NAMES.get(name):
+            details[ours] = identity(ours, written)
+    details.update(_proc_below(line))
+    dark = any("?" in written for name, written in above if name == "Video BIOS")
+    if dark and details.get("uuid"):  # a card that nobody has opened yet has no UUID either
+        details["lost"] = True
+    yield _emit(line, pci, details)
+
+
+def _proc_above(line: Line) -> list[tuple[str, str]]:
+    """The fields of this card above its address, nearest first, up to its model, which is its first line."""
+    fields: list[tuple[str, str]] = []
     for before in line.before(8):
         field = PROC_FIELD.match(before.raw.decode("utf-8", "replace"))
         if field is None or field["name"] in ("Bus Location", "Device Minor"):
             break
+        fields.append((field["name"], field["value"]))
         if field["name"] == "Model":
-            details["model"] = _identity("model", field["value"])
-            break  # the first line of a card
-        if field["name"] == "GPU UUID":
-            details["uuid"] = _identity("uuid", field["value"])
-        elif field["name"] == "Video BIOS":
-            dark = "?" in field["value"]
+            break
+    return fields
+
+
+def _proc_below(line: Line) -> dict[str, Detail]:
+    details: dict[str, Detail] = {}
     for text in lines_of_block(line, 4):
         field = PROC_FIELD.match(text)
         if field is None or field["name"] == "Model":
@@ -341,9 +332,7 @@ def proc_information(line: Line) -> Iterator[Event]:
             details["minor"] = int(field["value"])
         elif field["name"] == "GPU Excluded" and field["value"] == "Yes":
             details["excluded"] = True
-    if dark and details.get("uuid"):  # a card that nobody has opened yet has no UUID either
-        details["lost"] = True
-    yield _emit(line, pci, details)
+    return details
 
 
 @parser(title="lspci: NVIDIA GPUs", literals=["controller: NVIDIA Corporation", "]: NVIDIA Corporation"])
@@ -370,6 +359,35 @@ def lspci_gpu(line: Line) -> Iterator[Event]:
 # --- the driver's own lines -----------------------------------------------------------------------------------------
 
 
+def _nvrm_uuid(line: Line, text: str, found: re.Match[str]) -> Iterator[Event]:
+    if not is_quoted(line, text, found.start()):
+        pci = pci_address(found["pci"])
+        yield _emit(line, pci, {"pci": pci, "uuid": identity("uuid", found["uuid"])})
+
+
+def _nvrm_serial(line: Line, text: str, found: re.Match[str]) -> Iterator[Event]:
+    """The card's address stands in the line itself, or in one before."""
+    serial = identity("serial", found["board"] or found["own"] or found["on"])
+    pci, uuid = pci_address(found["pci"]), None
+    if pci is None and (named := next((m for x in line.before(2) if (m := NVRM_UUID.search(x.text))), None)):
+        pci, uuid = pci_address(named["pci"]), identity("uuid", named["uuid"])
+    if serial and pci and not is_quoted(line, text, found.start()):
+        yield _emit(line, pci, {"pci": pci, "serial": serial, "uuid": uuid})
+
+
+def _drm(line: Line, text: str, found: re.Match[str]) -> Iterator[Event]:
+    pci = address_of_gpu_id(found["id"])
+    yield _emit(line, pci, {"pci": pci, "registered": True})
+
+
+def _drm_minor(line: Line, text: str, found: re.Match[str]) -> Iterator[Event]:
+    pci = pci_address(found["pci"])
+    yield _emit(line, pci, {"pci": pci, "drm_minor": int(found["minor"])})
+
+
+DRIVER_FORMS = ((NVRM_UUID, _nvrm_uuid), (NVRM_SERIAL, _nvrm_serial), (DRM, _drm), (DRM_MINOR, _drm_minor))
+
+
 @parser(
     title="NVIDIA driver: which GPU is which",
     literals=(
@@ -379,24 +397,7 @@ def lspci_gpu(line: Line) -> Iterator[Event]:
 )
 def driver_names_gpu(line: Line) -> Iterator[Event]:
     text = line.text[:LONGEST_MESSAGE]
-    if found := NVRM_UUID.search(text):
-        if not is_quoted(line, text, found.start()):
-            pci = pci_address(found["pci"])
-            yield _emit(line, pci, {"pci": pci, "uuid": _identity("uuid", found["uuid"])})
-    elif found := NVRM_SERIAL.search(text):
-        serial = _identity("serial", found["board"] or found["own"] or found["on"])
-        details: dict[str, Detail] = {"serial": serial}
-        pci = pci_address(found["pci"])
-        for before in () if pci else line.before(2):  # the address stands in the line before
-            if named := NVRM_UUID.search(before.text):
-                pci = pci_address(named["pci"])
-                details["uuid"] = _identity("uuid", named["uuid"])
-                break
-        if serial and pci and not is_quoted(line, text, found.start()):
-            yield _emit(line, pci, {"pci": pci, **details})
-    elif found := DRM.search(text):
-        pci = address_of_gpu_id(found["id"])
-        yield _emit(line, pci, {"pci": pci, "registered": True})
-    elif found := DRM_MINOR.search(text):
-        pci = pci_address(found["pci"])
-        yield _emit(line, pci, {"pci": pci, "drm_minor": int(found["minor"])})
+    for form, read in DRIVER_FORMS:
+        if found := form.search(text):
+            yield from read(line, text, found)
+            return

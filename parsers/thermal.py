@@ -15,8 +15,9 @@ timestamp, index, pci.bus_id, temperature.gpu, clocks_event_reasons.hw_thermal_s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from nccl_forensics.lines.plugins import Stream, file_parser
 from nccl_forensics.lines.stamps import SECOND, iso, wall
@@ -24,7 +25,7 @@ from nccl_forensics.model import Detail, Event, Evidence, Problem, Stamp
 from nccl_forensics.text.visible import visible
 
 from ._kernel import pci_address
-from .gpu_inventory import CSV_NAMES, LOST, WORDS, _identity, _value
+from ._smi import CSV_NAMES, LOST, WORDS, column_names, field_value, identity
 
 HOT_C = 85
 """Above this for longer than `HOT_S` a GPU counts as hot. Our judgement: NVIDIA's data-centre cards slow down
@@ -51,6 +52,7 @@ HEADER_CSV = re.compile(
 HEADER_DMON = re.compile(rb"(?m)^# ?(?:Date|Time|gpu)\b[^\n]{0,400}\bgpu\b|^# ?gpu\b")
 FIRST_LINES = 4
 """The header stands in one of these: a command line or `date` may stand before it."""
+DMON_TIME = re.compile(r"(\d{4})(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)", re.ASCII)
 THROTTLE = re.compile(r"clocks_(?:throttle|event)_reasons\.(?P<what>hw_thermal_slowdown|sw_thermal_slowdown|active)$")
 
 
@@ -61,6 +63,22 @@ def _first_lines(head: bytes) -> bytes:
 def claims(head: bytes, name: str) -> bool:
     start = _first_lines(head)
     return HEADER_CSV.search(start) is not None or HEADER_DMON.search(start) is not None
+
+
+class _Sample(NamedTuple):
+    """One row of the table."""
+
+    line: int
+    text: str
+    fields: Sequence[str]
+    stamp: Stamp | None
+    key: str
+    """What tells its GPU from the others of the table: address, UUID or index, as written."""
+    gpu: int | None
+    """Its index."""
+    pci: str | None
+    uuid: str | None
+    """As written."""
 
 
 @dataclass(slots=True)
@@ -93,34 +111,45 @@ class _Card:
     lost: bool = False
 
 
-@dataclass(slots=True)
+DMON: Mapping[str, str] = {
+    "gpu": "index",
+    "gtemp": "temperature",
+    "temp": "temperature",
+    "tviol": "tviol",
+    "date": "date",
+    "time": "time",
+}
+"""Column of `nvidia-smi dmon` → what it is read for."""
+QUERY: Mapping[str, str] = {
+    "timestamp": "timestamp",
+    "temperature.gpu": "temperature",
+    "index": "index",
+    **{k: v for k, v in CSV_NAMES.items() if v in ("pci", "uuid")},
+}
+"""Column of `--query-gpu` → what it is read for; those of slowdowns are told by `THROTTLE`."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Columns:
     """Where in a row what stands."""
 
     names: tuple[str, ...]
-    at: dict[str, int]
+    at: Mapping[str, int]
     dmon: bool
 
     @classmethod
     def of(cls, header: str) -> _Columns | None:
+        """None if the header has no column that tells one GPU from another."""
         dmon = header.startswith("#") and "temperature.gpu" not in header
-        if dmon:
-            names = tuple(x.lower() for x in re.split(r"[,\s]+", header.lstrip("# ").strip()))
-            known = {"gpu": "index", "gtemp": "temperature", "temp": "temperature", "tviol": "tviol"}
-            known |= {"date": "date", "time": "time"}
-        else:
-            names = tuple(re.sub(r"\s*\[[^\]]*\]$", "", x.strip()).lower() for x in header.lstrip("# ").split(","))
-            known = {"timestamp": "timestamp", "temperature.gpu": "temperature", "index": "index"}
-            known |= {k: v for k, v in CSV_NAMES.items() if v in ("pci", "uuid")}
+        bare = header.lstrip("# ")
+        names = [x.lower() for x in re.split(r"[,\s]+", bare.strip())] if dmon else column_names(bare)
         at: dict[str, int] = {}
         for place, name in enumerate(names):
-            if key := known.get(name):
+            if key := (DMON if dmon else QUERY).get(name):
                 at.setdefault(key, place)
             elif found := THROTTLE.match(name):
                 at.setdefault(found["what"], place)
-        if not {"index", "pci", "uuid"} & set(at):
-            return None
-        return cls(names, at, dmon)
+        return cls(tuple(names), at, dmon) if {"index", "pci", "uuid"} & set(at) else None
 
     @property
     def timed(self) -> bool:
@@ -139,30 +168,43 @@ class _Columns:
             found = iso(written)
             return found[0] if found else None
         date, time = self.field(fields, "date"), self.field(fields, "time")
-        if (
-            date
-            and time
-            and (m := re.fullmatch(r"(\d{4})(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)", f"{date} {time}", re.ASCII))
-        ):
-            return wall(*m.groups())
-        return None
+        parts = DMON_TIME.fullmatch(f"{date} {time}") if date and time else None
+        return wall(*parts.groups()) if parts else None
 
     def states(self, fields: Sequence[str]) -> Iterator[str]:
         """What this sample shows: 'hot', 'hw', 'sw'."""
         temperature = self.temperature(fields)
         if temperature is not None and HOT_C < temperature < 200:
             yield "hot"
-        hw, sw = self.field(fields, "hw_thermal_slowdown"), self.field(fields, "sw_thermal_slowdown")
-        mask = self.field(fields, "active")
-        bits = int(mask, 16) if mask and re.fullmatch(r"0x[0-9A-Fa-f]{1,16}", mask) else 0
-        if hw == "Active" or bits & HW_THERMAL or (self.field(fields, "tviol") or "0").strip("-0") != "":
+        bits, violated = self._reasons(fields), (self.field(fields, "tviol") or "0").strip("-0") != ""
+        if bits & HW_THERMAL or violated or self.field(fields, "hw_thermal_slowdown") == "Active":
             yield "hw"
-        elif sw == "Active" or bits & SW_THERMAL:
+        elif bits & SW_THERMAL or self.field(fields, "sw_thermal_slowdown") == "Active":
             yield "sw"
+
+    def _reasons(self, fields: Sequence[str]) -> int:
+        """nvml.h's bits of why the clocks are slow; 0 where the table has none."""
+        written = self.field(fields, "active")
+        return int(written, 16) if written and re.fullmatch(r"0x[0-9A-Fa-f]{1,16}", written) else 0
 
     def temperature(self, fields: Sequence[str]) -> int | None:
         written = self.field(fields, "temperature")
-        return int(written) if written and re.fullmatch(r"\d{1,3}", written, re.ASCII) else None
+        return _small(written)
+
+    def sample(self, line: int, text: str) -> _Sample | None:
+        """The row; None if it names no GPU."""
+        fields = self.fields(text)
+        address, uuid, number = (self.field(fields, key) for key in ("pci", "uuid", "index"))
+        pci, index = pci_address(address), _small(number)
+        key = address or uuid or number
+        if not key or (pci is None and index is None and not (uuid or "").startswith("GPU-")):
+            return None
+        return _Sample(line, text, fields, self.stamp(fields), key, index, pci, uuid)
+
+
+def _small(written: str | None) -> int | None:
+    """An index, or degrees Celsius."""
+    return int(written) if written and re.fullmatch(r"\d{1,3}", written, re.ASCII) else None
 
 
 def _place(path: str, line: int, text: str) -> Evidence:
@@ -200,9 +242,14 @@ def _close(path: str, card: _Card, state: str) -> Iterator[Event]:
     )
 
 
-def _sample(path: str, columns: _Columns, fields: Sequence[str], card: _Card, now_ns: int) -> Iterator[Event]:
-    """`now_ns`: on the host's clock or, where no sample has a time, the least that has passed since the first."""
-    states = set(columns.states(fields))
+def _follow(path: str, columns: _Columns, sample: _Sample, card: _Card, now_ns: int) -> Iterator[Event]:
+    """Ends, goes on with and begins the spells of a card.
+
+    `now_ns`: on the host's clock or, where no sample has a time, the least that has passed since the first.
+    """
+    states = set(columns.states(sample.fields))
+    if not states and not card.open:
+        return
     for state in [s for s, spell in card.open.items() if s not in states or now_ns - spell.last_ns > PAUSE_S * SECOND]:
         yield from _close(path, card, state)
     for state in sorted(states):
@@ -212,7 +259,7 @@ def _sample(path: str, columns: _Columns, fields: Sequence[str], card: _Card, no
         else:
             spell.samples += 1
             spell.last_ns = max(spell.last_ns, now_ns)
-        spell.peak_c = max(spell.peak_c, columns.temperature(fields) or 0)
+        spell.peak_c = max(spell.peak_c, columns.temperature(sample.fields) or 0)
 
 
 def _inventory(path: str, columns: _Columns, fields: Sequence[str], card: _Card) -> Event:
@@ -221,7 +268,7 @@ def _inventory(path: str, columns: _Columns, fields: Sequence[str], card: _Card)
     for name, written in zip(columns.names, fields, strict=False) if not columns.dmon else ():
         ours = CSV_NAMES.get(name)
         if ours and ours not in details:
-            details[ours] = _identity(ours, written) if ours in WORDS else _value(written)
+            details[ours] = identity(ours, written) if ours in WORDS else field_value(written)
     return Event(
         kind="gpu-info",
         role="context",
@@ -232,16 +279,28 @@ def _inventory(path: str, columns: _Columns, fields: Sequence[str], card: _Card)
     )
 
 
+def _lost(path: str, sample: _Sample, card: _Card) -> Event:
+    return Event(
+        kind="smi-lost",
+        role="symptom",
+        severity="error",
+        cause="gpu_off_bus",
+        evidence=_place(path, sample.line, sample.text),
+        stamp=sample.stamp,
+        gpu_pci=card.pci,
+        details=_details(card),
+    )
+
+
 def _gone(path: str, cards: Sequence[_Card]) -> Iterator[Event]:
     """GPUs whose samples end while those of others go on."""
-    ends = [c.stamp.wall_ns for c in cards if c.stamp is not None and c.stamp.wall_ns is not None]
-    last_ns = max(ends, default=0)
-    missing = [c for c in cards if c.stamp is not None and last_ns - (c.stamp.wall_ns or 0) > VANISHED_S * SECOND]
+    stamped = [(card, card.stamp.wall_ns or 0) for card in cards if card.stamp is not None]
+    last_ns = max((at_ns for _, at_ns in stamped), default=0)
+    missing = [(card, at_ns) for card, at_ns in stamped if last_ns - at_ns > VANISHED_S * SECOND]
     if len(missing) > len(cards) // 2:
         return  # rather another query than lost cards
-    for card in missing:
-        assert card.stamp is not None
-        silent_s = (last_ns - (card.stamp.wall_ns or 0)) // SECOND
+    for card, at_ns in missing:
+        silent_s = (last_ns - at_ns) // SECOND
         yield Event(
             kind="gpu-vanished",
             role="symptom",
@@ -254,67 +313,83 @@ def _gone(path: str, cards: Sequence[_Card]) -> Iterator[Event]:
         )
 
 
+@dataclass(slots=True)
+class _Table:
+    """What was read of one file so far."""
+
+    path: str
+    columns: _Columns | None = None
+    """Of the newest header; a table may have several."""
+    cards: dict[str, _Card] = field(default_factory=dict)
+    rows: int = 0
+    misfits: int = 0
+    """Lines below the header that name no GPU."""
+
+    def line(self, number: int, text: str) -> Iterable[Event]:
+        """What a line of the file adds."""
+        if self.columns is None or text.startswith("#") or "timestamp" in text:
+            if "temperature.gpu" in text or re.search(r"\bgpu\b", text):
+                self.columns = _Columns.of(text) or self.columns
+            return ()
+        sample = self.columns.sample(number, text)
+        if sample is None:
+            self.misfits += bool(text.strip())
+            return ()
+        self.rows += 1
+        return self._row(self.columns, sample)
+
+    def _row(self, columns: _Columns, sample: _Sample) -> Iterator[Event]:
+        lost = LOST.search(sample.text) is not None
+        card = self._card(sample, lost)
+        if card is None:
+            if len(self.cards) >= MOST_GPUS:
+                return
+            uuid = identity("uuid", sample.uuid) if sample.uuid else None
+            card = self.cards[sample.key] = _Card(sample.gpu, sample.pci, uuid)
+            card.line, card.text, card.stamp = sample.line, sample.text, sample.stamp
+            yield _inventory(self.path, columns, sample.fields, card)
+        if card.lost:
+            return
+        if lost:
+            card.lost = True
+            yield _lost(self.path, sample, card)
+            return
+        now_ns = sample.stamp.wall_ns if sample.stamp is not None else None
+        if now_ns is None:
+            if not columns.dmon or columns.timed:
+                return
+            now_ns, card.seen = card.seen * SECOND, card.seen + 1
+        card.line, card.text, card.stamp = sample.line, sample.text, sample.stamp
+        yield from _follow(self.path, columns, sample, card, now_ns)
+
+    def _card(self, sample: _Sample, lost: bool) -> _Card | None:
+        """Whose sample it is. A lost card does not say its address any more: then its index tells."""
+        card = self.cards.get(sample.key)
+        if card is None and lost and sample.pci is None and sample.gpu is not None:
+            return next((c for c in self.cards.values() if c.index == sample.gpu), None)
+        return card
+
+    def end(self) -> Iterator[Event | Problem]:
+        """What can be told only when all was read."""
+        for card in self.cards.values():
+            for state in sorted(card.open):
+                yield from _close(self.path, card, state)
+        yield from _gone(self.path, [c for c in self.cards.values() if not c.lost])
+        if self.rows == 0:
+            yield Problem(says="no samples below the header of nvidia-smi's table", source=self.path)
+        elif self.misfits > self.rows:
+            yield Problem(says=f"{self.misfits:,} lines are no rows of nvidia-smi's table", source=self.path)
+
+
 @file_parser(title="nvidia-smi: samples over time", claims=claims)
 def nvidia_smi(stream: Stream) -> Iterator[Event | Problem]:
     """Named after the format id that the file gets: it is nvidia-smi's, on the host's clock."""
-    path, columns, cards = stream.path, None, dict[str, _Card]()
-    rows = misfits = 0
+    table = _Table(stream.path)
     for number in range(1, MOST_ROWS + FIRST_LINES):
         raw = stream.stream.readline(LONGEST_ROW)
         if not raw:
             break
-        text = raw.decode("utf-8", "backslashreplace").rstrip("\r\n")
-        if "timestamp" in text or text.startswith("#") or columns is None:
-            found = _Columns.of(text) if ("temperature.gpu" in text or re.search(r"\bgpu\b", text)) else None
-            columns = found or columns
-            continue
-        fields = columns.fields(text)
-        names = [columns.field(fields, key) for key in ("pci", "uuid", "index")]
-        key = next((x for x in names if x), None)
-        pci = pci_address(names[0])
-        index = int(names[2]) if names[2] and re.fullmatch(r"\d{1,3}", names[2], re.ASCII) else None
-        if key is None or (pci is None and index is None and not (names[1] or "").startswith("GPU-")):
-            misfits += bool(text.strip())
-            continue
-        rows += 1
-        card = cards.get(key)
-        if card is None and pci is None and LOST.search(text):  # a lost card does not say its address any more
-            card = next((c for c in cards.values() if index is not None and c.index == index), None)
-        if card is None:
-            if len(cards) >= MOST_GPUS:
-                continue
-            card = cards[key] = _Card(index, pci, _identity("uuid", names[1]) if names[1] else None)
-            card.line, card.text, card.stamp = number, text, columns.stamp(fields)
-            yield _inventory(path, columns, fields, card)
-        if not card.lost and LOST.search(text):
-            card.lost = True
-            yield Event(
-                kind="smi-lost",
-                role="symptom",
-                severity="error",
-                cause="gpu_off_bus",
-                evidence=_place(path, number, text),
-                stamp=columns.stamp(fields),
-                gpu_pci=card.pci,
-                details=_details(card),
-            )
-        if card.lost:
-            continue
-        stamp = columns.stamp(fields)
-        now_ns = stamp.wall_ns if stamp is not None else None
-        if now_ns is None:
-            if not columns.dmon or columns.timed:
-                continue
-            now_ns, card.seen = card.seen * SECOND, card.seen + 1
-        card.line, card.text, card.stamp = number, text, stamp
-        yield from _sample(path, columns, fields, card, now_ns)
+        yield from table.line(number, raw.decode("utf-8", "backslashreplace").rstrip("\r\n"))
     else:
-        yield Problem(says=f"only the first {MOST_ROWS:,} samples were read", source=path)
-    for card in cards.values():
-        for state in sorted(card.open):
-            yield from _close(path, card, state)
-    yield from _gone(path, [c for c in cards.values() if not c.lost])
-    if rows == 0:
-        yield Problem(says="no samples below the header of nvidia-smi's table", source=path)
-    elif misfits > rows:
-        yield Problem(says=f"{misfits:,} lines are no rows of nvidia-smi's table", source=path)
+        yield Problem(says=f"only the first {MOST_ROWS:,} samples were read", source=stream.path)
+    yield from table.end()

@@ -10,24 +10,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
 from nccl_forensics.catalog import KernelEntry, kernel_entries, kernel_noise
 from nccl_forensics.lines.plugins import parser
-from nccl_forensics.model import Detail, Event, Role, Severity
+from nccl_forensics.model import Detail, Event
 
-from ._kernel import (
-    LONGEST_MESSAGE,
-    address_of_gpu_id,
-    build_date,
-    is_early,
-    is_quoted,
-    lines_of_block,
-    note_boot,
-    pci_address,
-)
+from ._kernel import LONGEST_MESSAGE, build_date, is_early, is_quoted, note_boot, pci_address
+from ._kernel_neighbours import join
 
 if TYPE_CHECKING:
     from nccl_forensics.lines.line import Line
@@ -63,48 +55,8 @@ WORDS = frozenset(
 )
 """Groups that stay text although they may hold digits only: hexadecimal or names. `err` of a fault is hexadecimal."""
 
-FUNCTION = re.compile(
-    r"^(?P<pci>(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) (?P<class>[^\n]{1,200})$", re.MULTILINE
-)
-"""First line of a device in lspci's output."""
-SMI_GPU = re.compile(
-    r"^(?:GPU (?P<pci>[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9A-F])\s*$|GPU (?P<index>\d{1,3}): [^\n]{1,200}$|_{44})",
-    re.MULTILINE | re.IGNORECASE,
-)
-"""What tells whose block of nvidia-smi a line stands in; the end of a bug report's section ends all blocks."""
-IS_GPU = re.compile(r"(?:VGA compatible|3D) controller[^:]*: NVIDIA")
-WRITTEN_PCI = re.compile(r"\b[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]\b")
-REFUSED = re.compile(r"The NVIDIA GPU (?P<pci>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
+INTEGER = re.compile(r"-?\d{1,18}")
 GSP_WAIT = re.compile(r"Timeout after (\d{1,4})s of waiting for RPC")
-GHES_SEVERITY = re.compile(r"event severity: (\w+)")
-GHES_BLOCK = 4
-"""Lines behind the first of a record of APEI among which its severity stands (drivers/acpi/apei/ghes.c: the next or
-the one behind it), with room for others between."""
-AER_BIT = re.compile(r"\[ ?\d{1,2}\] (\w[\w ]{1,30}?\w)(?:\s{2,}|\s*\(First\)|\s*$)")
-AER_BLOCK = 8
-"""Lines that one AER report prints behind its first one, at most."""
-FRAME = re.compile(r"\b([A-Za-z_][\w.]{1,60})\+0x[0-9a-f]+/0x[0-9a-f]+(?: \[(\w{1,40})\])?")
-"""A call in a kernel stack, and its module."""
-STORAGE = re.compile(
-    r"^(?:nfs|nfsv4|sunrpc|lustre|lov|osc|mdc|ptlrpc|ceph|libceph|cifs|fuse|xfs|ext4|jbd2|btrfs|nvme|md_mod)$"
-)
-STORAGE_CALL = re.compile(
-    r"^(?:nfs\d?_|rpc_wait|xfs_|ext4_|jbd2_|btrfs_|blk_|io_schedule|wait_on_page|folio_wait|submit_bio)"
-)
-GPU_MODULE = re.compile(r"^nvidia(?:_uvm|_modeset|_drm)?$")
-STACK = 40
-"""Lines of a kernel stack that are read."""
-LAST_LINES = 200
-"""Lines before a boot among which an orderly shutdown shows; our judgement."""
-SHORT_BOOT = 40
-"""Lines that are looked at before more of them are taken from memory."""
-NEW_BOOT = re.compile(r"Linux version \d|^-- (?:Boot|Reboot)\b")
-ORDERLY = re.compile(
-    r"systemd-shutdown\[1\]|Reached target (?:System )?(?:Power.?Off|Reboot|Shutdown|Halt)|reboot: |Journal stopped"
-    r"|systemd\[1\]: Shutting down"
-)
-MCI_STATUS_UC = 1 << 61
-"""IA32_MCi_STATUS, bit 61: the error was not corrected (Intel SDM volume 3B, chapter 'Machine-Check Architecture')."""
 
 
 @cache
@@ -122,9 +74,9 @@ def winner(text: str, hits: Iterable[bytes], tagged: str | None = None) -> tuple
 
     `tagged`: the message with its program's tag (`systemd[1]: …`), for entries that need one.
     """
-    table = _by_needle()
+    table, entries = _by_needle(), kernel_entries()
     for place in sorted({place for hit in hits for place in table.get(hit, ())}):
-        entry = kernel_entries()[place]
+        entry = entries[place]
         found = entry.regex.search(text) or (entry.regex.search(tagged) if tagged else None)
         if found is None:
             continue
@@ -150,170 +102,11 @@ def _details(found: re.Match[str]) -> dict[str, Detail]:
         value = value.strip()
         if name in ("pci", "source", "from") and (pci := pci_address(value)):
             details[name] = pci
-        elif name not in WORDS and re.fullmatch(r"-?\d{1,18}", value):
+        elif name not in WORDS and INTEGER.fullmatch(value):
             details[name] = int(value)
         else:
             details[name] = value[:300]
     return details
-
-
-def _text_before(line: Line, bytes_back: int) -> str:
-    start = max(0, line.start - bytes_back)
-    return bytes(line.window.buffer[start : line.start]).decode("utf-8", "replace")
-
-
-def _smi_gpu(line: Line) -> tuple[str | None, int | None]:
-    """Address or index of the GPU in whose block of nvidia-smi's output the line stands."""
-    headers = list(SMI_GPU.finditer(_text_before(line, 1 << 15)))
-    if not headers:
-        return None, None
-    last = headers[-1]
-    return pci_address(last["pci"]), int(last["index"]) if last["index"] else None
-
-
-def _lspci_function(line: Line) -> tuple[str | None, bool]:
-    """Address of the device in whose block of lspci's output the line stands, and whether it is an NVIDIA GPU."""
-    devices = list(FUNCTION.finditer(_text_before(line, 1 << 13)))
-    if not devices:
-        return None, False
-    return pci_address(devices[-1]["pci"]), IS_GPU.search(devices[-1]["class"]) is not None
-
-
-def _stack(line: Line, details: dict[str, Detail]) -> None:
-    """What a blocked task waits for, from the stack that the kernel prints behind the message."""
-    calls: list[tuple[str, str]] = []
-    for text in lines_of_block(line, STACK):
-        if "</TASK>" in text or "INFO: task" in text:
-            break
-        if found := FRAME.search(text):
-            calls.append((found[1], found[2] or ""))
-    if not calls:
-        return
-    details["frames"] = tuple(f"{name} [{module}]" if module else name for name, module in calls[:8])
-    if any(GPU_MODULE.match(module) for _, module in calls):
-        details["waits_on"] = "gpu"
-    elif any(STORAGE.match(module) or STORAGE_CALL.match(name) for name, module in calls):
-        details["waits_on"] = "storage"
-
-
-def _lines_back(line: Line) -> Iterator[Line]:
-    """The lines before, nearest first; in a log of many short boots the last one's first line is near."""
-    done = 0
-    for most in (SHORT_BOOT, LAST_LINES):
-        lines = line.before(most)
-        yield from lines[done:]
-        if len(lines) < most:
-            return
-        done = most
-
-
-def _end_of_the_boot_before(line: Line, details: dict[str, Detail]) -> None:
-    """When the boot before was last heard of, on the clock as written, and whether it was shut down.
-
-    `orderly` is only there if the log is one that would show a shutdown: it has lines of systemd.
-    """
-    written: list[str] = []
-    for one in _lines_back(line):
-        text = one.raw.decode("utf-8", "replace")
-        if NEW_BOOT.search(text):
-            if written:
-                break  # that is another boot's end
-            continue  # '-- Boot …' and 'Linux version' stand together
-        written.append(text)
-        if (
-            len(written) <= 5
-            and "last_wall_ns" not in details
-            and one.stamp is not None
-            and one.stamp.wall_ns is not None
-        ):
-            details["last_wall_ns"] = one.stamp.wall_ns
-    if any(ORDERLY.search(text) for text in written):
-        details["orderly"] = True
-    elif any("systemd" in text for text in written):
-        details["orderly"] = False
-
-
-def _join(
-    line: Line, entry: KernelEntry, details: dict[str, Detail], role: Role, severity: Severity
-) -> tuple[Role, Severity, str | None]:
-    """What the neighbours of a line add: to `details`, to its role, and which GPU it speaks of."""
-    pci = details.get("pci")
-    if isinstance(source := details.get("source"), str) and ":" in source:
-        pci = source  # the port only reports it
-    gpu = pci if entry.indicts in ("gpu", "device") and isinstance(pci, str) else None
-    if entry.id == "nvrm-fallen-probe" and gpu is None:
-        for before in line.before(4):
-            if found := REFUSED.search(before.text):
-                gpu = pci_address(found["pci"])
-                break
-        else:
-            if found := REFUSED.search(line.text):
-                gpu = pci_address(found["pci"])
-        if gpu:
-            details["pci"] = gpu
-    elif entry.id == "nvrm-gpu-addr":
-        following = " ".join(x.strip() for x in lines_of_block(line, 3))
-        if "fallen off the bus" in following:
-            details["why"] = "fallen off the bus"
-    elif entry.id in ("aer-corrected", "aer-uncorrected", "pcie-bus-error"):
-        bits: list[str] = []
-        for text in lines_of_block(line, AER_BLOCK):
-            if "AER: " in text and "error received" in text:
-                break
-            if isinstance(pci, str) and pci in text and (found := AER_BIT.search(text)):
-                bits.append(found[1].strip())
-        if bits:
-            details["bits"] = tuple(bits[:8])
-        if entry.id == "pcie-bus-error" and "Uncorrect" in str(details.get("severity")):
-            severity = "critical" if "(Fatal)" in str(details["severity"]) else "error"
-        elif entry.id == "pcie-bus-error":
-            severity = "warning"
-    elif entry.id == "mce":
-        if not int(str(details["status"]), 16) & MCI_STATUS_UC:
-            details["corrected"] = True
-            role, severity = "context", "warning"
-    elif entry.id == "hung-task":
-        _stack(line, details)
-    elif entry.id == "boot-start":
-        details.update(build_date(line.text))
-        _end_of_the_boot_before(line, details)
-    elif entry.id == "ghes" and "sev" not in details:
-        record = f"{{{details['n']}}}[Hardware Error]"
-        for text in lines_of_block(line, GHES_BLOCK):
-            if record in text and (told := GHES_SEVERITY.search(text)):
-                details["sev"] = told[1]
-                if told[1] in ("corrected", "info"):
-                    role, severity = "context", "info"
-                break
-    elif entry.id == "ghes-device":
-        for before in line.before(14):
-            if found := GHES_SEVERITY.search(before.text):
-                details["severity"] = found[1]
-                break
-    elif entry.id == "nvidia-drm-fail":
-        gpu = address_of_gpu_id(str(details["gpuid"]))
-    elif entry.log == "nvidia-smi" and gpu is None and "Unable to determine" not in line.text:
-        row = WRITTEN_PCI.search(line.text)  # of a CSV table
-        gpu, index = (pci_address(row[0]), None) if row else _smi_gpu(line)
-        if index is not None:
-            details["index"] = index
-        if "Pending" in str(details.get("what")):  # asks for a reset; who knows how long ago the row failed
-            role, severity = "symptom", "warning"
-    elif entry.log == "lspci" and gpu is None:
-        address, is_gpu = _lspci_function(line)
-        if address:
-            details["pci"] = address
-        gpu = address if is_gpu else None
-        if not is_gpu:
-            role = "context"
-    elif entry.id == "lspci-gone" and not IS_GPU.search(line.text):
-        role, gpu = "context", None
-    elif entry.id == "proc-vbios-unknown":
-        for text in (*lines_of_block(line, 8), *(x.raw.decode("utf-8", "replace") for x in line.before(4))):
-            if text.startswith("Bus Location:"):
-                gpu = pci_address(text.partition(":")[2])
-                break
-    return role, severity, gpu
 
 
 def _anchor(line: Line, what: str, epoch_ns: int, details: dict[str, Detail]) -> Iterator[Event]:
@@ -356,48 +149,60 @@ def _gsp_history(line: Line, found: re.Match[str]) -> Iterator[Event]:
     yield line.event("gsp-rpc-history", role="context", details=details, pid=None)
 
 
-def _event(line: Line, text: str, entry: KernelEntry, found: re.Match[str], host: str | None) -> Iterator[Event]:
-    if entry.id == "boot-start":
-        note_boot(line)
-    if entry.id in ANCHORS:
-        yield from _anchor(line, ANCHORS[entry.id], _epoch_ns(found["epoch"]), {})
-        return
-    if entry.id == "gsp-rpc-history":
-        yield from _gsp_history(line, found)
-        return
-    if entry.id == "nvrm-driver-load":
-        line.window.state["driver.version"] = found["version"]
-        yield line.event(
-            "driver-version",
-            role="context",
-            details={
-                "version": found["version"],
-                "flavour": "open" if found["flavour"] else "closed",
-                "load": True,
-                **build_date(text),
-            },
-            pid=None,
-        )
-        return
-    details = _details(found)
-    role, severity, gpu = _join(line, entry, details, entry.role, entry.severity)
+def _driver_load(line: Line, text: str, found: re.Match[str]) -> Event:
+    line.window.state["driver.version"] = found["version"]
+    return line.event(
+        "driver-version",
+        role="context",
+        details={
+            "version": found["version"],
+            "flavour": "open" if found["flavour"] else "closed",
+            "load": True,
+            **build_date(text),
+        },
+        pid=None,
+    )
+
+
+def _signature(line: Line, text: str, entry: KernelEntry, found: re.Match[str], host: str | None) -> Event:
+    """What the catalogue's entry says of the line, together with its neighbours."""
+    told = join(line, entry, _details(found))
+    details, role, severity = told.details, told.role, told.severity
     if entry.harmless is not None and entry.harmless.search(text):
         role, severity = "context", "info"
     if role != "context" and not entry.at_boot and entry.log in ("kernel", "journal", "syslog") and is_early(line):
-        role = "context"
-        details["early"] = True
-    pid = details.get("pid") or details.get("pid2") if entry.indicts == "pid" or entry.subject == "pid" else None
-    yield line.event(
+        role, details = "context", {**details, "early": True}
+    return line.event(
         entry.id,
         role=role,
         severity=severity,
         cause=None if details.get("waits_on") == "gpu" else entry.cause,
         details=details,
-        pid=pid if isinstance(pid, int) and pid else None,
-        gpu_pci=gpu,
+        pid=_pid(entry, details),
+        gpu_pci=told.gpu,
         host=host,
         repeats=line.peeled.repeats,
     )
+
+
+def _pid(entry: KernelEntry, details: Mapping[str, Detail]) -> int | None:
+    """The process that the line accuses; that of its prefix is the writer's."""
+    if entry.indicts != "pid" and entry.subject != "pid":
+        return None
+    pid = details.get("pid") or details.get("pid2")
+    return pid if isinstance(pid, int) and pid else None
+
+
+def _events(line: Line, text: str, entry: KernelEntry, found: re.Match[str], host: str | None) -> Iterable[Event]:
+    if entry.id == "boot-start":
+        note_boot(line)
+    if entry.id in ANCHORS:
+        return _anchor(line, ANCHORS[entry.id], _epoch_ns(found["epoch"]), {})
+    if entry.id == "gsp-rpc-history":
+        return _gsp_history(line, found)
+    if entry.id == "nvrm-driver-load":
+        return (_driver_load(line, text, found),)
+    return (_signature(line, text, entry, found, host),)
 
 
 NEEDLES = tuple(needle for entry in kernel_entries() if entry.id not in ELSEWHERE for needle in entry.needles)
@@ -417,4 +222,4 @@ def kernel_log(line: Line) -> Iterator[Event]:
         return
     entry, found = won
     if entry.id not in ELSEWHERE and not is_quoted(line, found.string, found.start(), at_start=False):
-        yield from _event(line, found.string, entry, found, host)
+        yield from _events(line, found.string, entry, found, host)

@@ -1,0 +1,312 @@
+"""What the lines around a kernel or report line add to it: whose GPU, what a stack waits for, how a boot ended.
+
+kernel.toml says what a line means by itself; an entry that needs its neighbours has a function here, in `BY_ENTRY`, or
+its whole kind of report has one, in `BY_LOG`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from nccl_forensics.catalog import KernelEntry
+from nccl_forensics.model import Detail, Role, Severity
+
+from ._kernel import address_of_gpu_id, build_date, lines_of_block, pci_address
+
+if TYPE_CHECKING:
+    from nccl_forensics.lines.line import Line
+
+FUNCTION = re.compile(
+    r"^(?P<pci>(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) (?P<class>[^\n]{1,200})$", re.MULTILINE
+)
+"""First line of a device in lspci's output."""
+SMI_GPU = re.compile(
+    r"^(?:GPU (?P<pci>[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9A-F])\s*$|GPU (?P<index>\d{1,3}): [^\n]{1,200}$|_{44})",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""What tells whose block of nvidia-smi a line stands in; the end of a bug report's section ends all blocks."""
+IS_GPU = re.compile(r"(?:VGA compatible|3D) controller[^:]*: NVIDIA")
+WRITTEN_PCI = re.compile(r"\b[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]\b")
+REFUSED = re.compile(r"The NVIDIA GPU (?P<pci>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
+GHES_SEVERITY = re.compile(r"event severity: (\w+)")
+GHES_BLOCK = 4
+"""Lines behind the first of a record of APEI among which its severity stands (drivers/acpi/apei/ghes.c: the next or
+the one behind it), with room for others between."""
+AER_BIT = re.compile(r"\[ ?\d{1,2}\] (\w[\w ]{1,30}?\w)(?:\s{2,}|\s*\(First\)|\s*$)")
+AER_BLOCK = 8
+"""Lines that one AER report prints behind its first one, at most."""
+FRAME = re.compile(r"\b([A-Za-z_][\w.]{1,60})\+0x[0-9a-f]+/0x[0-9a-f]+(?: \[(\w{1,40})\])?")
+"""A call in a kernel stack, and its module."""
+STORAGE = re.compile(
+    r"^(?:nfs|nfsv4|sunrpc|lustre|lov|osc|mdc|ptlrpc|ceph|libceph|cifs|fuse|xfs|ext4|jbd2|btrfs|nvme|md_mod)$"
+)
+STORAGE_CALL = re.compile(
+    r"^(?:nfs\d?_|rpc_wait|xfs_|ext4_|jbd2_|btrfs_|blk_|io_schedule|wait_on_page|folio_wait|submit_bio)"
+)
+GPU_MODULE = re.compile(r"^nvidia(?:_uvm|_modeset|_drm)?$")
+STACK = 40
+"""Lines of a kernel stack that are read."""
+LAST_LINES = 200
+"""Lines before a boot among which an orderly shutdown shows; our judgement."""
+SHORT_BOOT = 40
+"""Lines that are looked at before more of them are taken from memory."""
+NEW_BOOT = re.compile(r"Linux version \d|^-- (?:Boot|Reboot)\b")
+NEWEST = 5
+"""Lines of a boot's end of which one should have a time."""
+ORDERLY = re.compile(
+    r"systemd-shutdown\[1\]|Reached target (?:System )?(?:Power.?Off|Reboot|Shutdown|Halt)|reboot: |Journal stopped"
+    r"|systemd\[1\]: Shutting down"
+)
+MCI_STATUS_UC = 1 << 61
+"""IA32_MCi_STATUS, bit 61: the error was not corrected (Intel SDM volume 3B, chapter 'Machine-Check Architecture')."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a line says, first by itself, then with its neighbours."""
+
+    details: dict[str, Detail]
+    role: Role
+    severity: Severity
+    gpu: str | None = None
+    """Address of the GPU that it speaks of."""
+
+    def and_details(self, more: Mapping[str, Detail]) -> Told:
+        return replace(self, details={**self.details, **more}) if more else self
+
+
+def _text_before(line: Line, bytes_back: int) -> str:
+    start = max(0, line.start - bytes_back)
+    return bytes(line.window.buffer[start : line.start]).decode("utf-8", "replace")
+
+
+def _smi_gpu(line: Line) -> tuple[str | None, int | None]:
+    """Address or index of the GPU in whose block of nvidia-smi's output the line stands."""
+    headers = list(SMI_GPU.finditer(_text_before(line, 1 << 15)))
+    if not headers:
+        return None, None
+    last = headers[-1]
+    return pci_address(last["pci"]), int(last["index"]) if last["index"] else None
+
+
+def _lspci_function(line: Line) -> tuple[str | None, bool]:
+    """Address of the device in whose block of lspci's output the line stands, and whether it is an NVIDIA GPU."""
+    devices = list(FUNCTION.finditer(_text_before(line, 1 << 13)))
+    if not devices:
+        return None, False
+    return pci_address(devices[-1]["pci"]), IS_GPU.search(devices[-1]["class"]) is not None
+
+
+def _calls(line: Line) -> Iterator[tuple[str, str]]:
+    """(function, module or '') of the stack that the kernel prints behind the message, innermost first."""
+    for text in lines_of_block(line, STACK):
+        if "</TASK>" in text or "INFO: task" in text:
+            return
+        if found := FRAME.search(text):
+            yield found[1], found[2] or ""
+
+
+def _waits_on(calls: Sequence[tuple[str, str]]) -> dict[str, Detail]:
+    if any(GPU_MODULE.match(module) for _, module in calls):
+        return {"waits_on": "gpu"}
+    if any(STORAGE.match(module) or STORAGE_CALL.match(name) for name, module in calls):
+        return {"waits_on": "storage"}
+    return {}
+
+
+def _lines_back(line: Line) -> Iterator[Line]:
+    """The lines before, nearest first; in a log of many short boots the last one's first line is near."""
+    done = 0
+    for most in (SHORT_BOOT, LAST_LINES):
+        lines = line.before(most)
+        yield from lines[done:]
+        if len(lines) < most:
+            return
+        done = most
+
+
+def _lines_of_the_boot_before(line: Line) -> Iterator[tuple[Line, str]]:
+    """Its last lines and their texts, newest first."""
+    begun = False
+    for one in _lines_back(line):
+        text = one.raw.decode("utf-8", "replace")
+        if not NEW_BOOT.search(text):
+            begun = True
+            yield one, text
+        elif begun:  # that is another boot's end; before, '-- Boot …' and 'Linux version' stand together
+            return
+
+
+def _end_of_the_boot_before(line: Line) -> dict[str, Detail]:
+    """When the boot before was last heard of, on the clock as written, and whether it was shut down.
+
+    `orderly` is only there if the log is one that would show a shutdown: it has lines of systemd.
+    """
+    lines = list(_lines_of_the_boot_before(line))
+    found: dict[str, Detail] = {}
+    stamps = (one.stamp for one, _ in lines[:NEWEST])
+    last_ns = next((x.wall_ns for x in stamps if x is not None and x.wall_ns is not None), None)
+    if last_ns is not None:
+        found["last_wall_ns"] = last_ns
+    if any(ORDERLY.search(text) for _, text in lines):
+        found["orderly"] = True
+    elif any("systemd" in text for _, text in lines):
+        found["orderly"] = False
+    return found
+
+
+# --- one entry of kernel.toml each ------------------------------------------------------------------------------------
+
+
+def _fallen_probe(line: Line, told: Told) -> Told:
+    """The driver names the GPU that it could not reach in a message of its own, before this one or with it."""
+    if told.gpu is not None:
+        return told
+    texts = (x.text for x in (*line.before(4), line))
+    refused = next((found for text in texts if (found := REFUSED.search(text))), None)
+    gpu = pci_address(refused["pci"]) if refused else None
+    return replace(told, gpu=gpu, details={**told.details, "pci": gpu}) if gpu else told
+
+
+def _gpu_addr(line: Line, told: Told) -> Told:
+    following = " ".join(x.strip() for x in lines_of_block(line, 3))
+    return told.and_details({"why": "fallen off the bus"} if "fallen off the bus" in following else {})
+
+
+def _aer(line: Line, told: Told) -> Told:
+    """The kinds of errors, which follow with the device's address before them."""
+    device = device_of(told.details)
+    bits: list[str] = []
+    for text in lines_of_block(line, AER_BLOCK):
+        if "AER: " in text and "error received" in text:
+            break
+        if device is not None and device in text and (found := AER_BIT.search(text)):
+            bits.append(found[1].strip())
+    return told.and_details({"bits": tuple(bits[:8])} if bits else {})
+
+
+def _pcie_bus_error(line: Line, told: Told) -> Told:
+    written = str(told.details.get("severity"))
+    severity: Severity = "warning"
+    if "Uncorrect" in written:
+        severity = "critical" if "(Fatal)" in written else "error"
+    return replace(_aer(line, told), severity=severity)
+
+
+def _mce(line: Line, told: Told) -> Told:
+    if int(str(told.details["status"]), 16) & MCI_STATUS_UC:
+        return told
+    return replace(told.and_details({"corrected": True}), role="context", severity="warning")
+
+
+def _hung_task(line: Line, told: Told) -> Told:
+    """What a blocked task waits for, by its stack."""
+    calls = list(_calls(line))
+    if not calls:
+        return told
+    frames = tuple(f"{name} [{module}]" if module else name for name, module in calls[:8])
+    return told.and_details({"frames": frames, **_waits_on(calls)})
+
+
+def _boot_start(line: Line, told: Told) -> Told:
+    return told.and_details({**build_date(line.text), **_end_of_the_boot_before(line)})
+
+
+def _ghes(line: Line, told: Told) -> Told:
+    """A record of APEI; its severity stands in a line behind its first one."""
+    if "sev" in told.details:
+        return told
+    record = f"{{{told.details['n']}}}[Hardware Error]"
+    ours = (text for text in lines_of_block(line, GHES_BLOCK) if record in text)
+    written = next((found[1] for text in ours if (found := GHES_SEVERITY.search(text))), None)
+    if written is None:
+        return told
+    told = told.and_details({"sev": written})
+    return replace(told, role="context", severity="info") if written in ("corrected", "info") else told
+
+
+def _ghes_device(line: Line, told: Told) -> Told:
+    written = next((found[1] for x in line.before(14) if (found := GHES_SEVERITY.search(x.text))), None)
+    return told.and_details({"severity": written} if written else {})
+
+
+def _drm_fail(line: Line, told: Told) -> Told:
+    return replace(told, gpu=address_of_gpu_id(str(told.details["gpuid"])))
+
+
+def _vbios_unknown(line: Line, told: Told) -> Told:
+    """The card's address stands in the same file of /proc, below or above."""
+
+    def around() -> Iterator[str]:
+        yield from lines_of_block(line, 8)
+        yield from (x.raw.decode("utf-8", "replace") for x in line.before(4))
+
+    place = next((text for text in around() if text.startswith("Bus Location:")), None)
+    return told if place is None else replace(told, gpu=pci_address(place.partition(":")[2]))
+
+
+def _of_nvidia_smi(line: Line, told: Told) -> Told:
+    """A line of nvidia-smi's report stands in one GPU's block, or is a row of a table."""
+    if told.gpu is not None or "Unable to determine" in line.text:
+        return told
+    row = WRITTEN_PCI.search(line.text)  # of a CSV table
+    gpu, index = (pci_address(row[0]), None) if row else _smi_gpu(line)
+    told = replace(told.and_details({} if index is None else {"index": index}), gpu=gpu)
+    if "Pending" in str(told.details.get("what")):  # asks for a reset; who knows how long ago the row failed
+        return replace(told, role="symptom", severity="warning")
+    return told
+
+
+def _of_lspci(line: Line, told: Told) -> Told:
+    """A line of lspci's report stands in one device's block; only a GPU's is evidence."""
+    if told.gpu is not None:
+        return told
+    address, is_gpu = _lspci_function(line)
+    told = told.and_details({"pci": address} if address else {})
+    return replace(told, gpu=address) if is_gpu else replace(told, role="context")
+
+
+def _lspci_gone(line: Line, told: Told) -> Told:
+    if told.gpu is None:
+        return _of_lspci(line, told)
+    return told if IS_GPU.search(line.text) else replace(told, role="context", gpu=None)
+
+
+Neighbours = Callable[["Line", Told], Told]
+BY_ENTRY: Mapping[str, Neighbours] = {
+    "nvrm-fallen-probe": _fallen_probe,
+    "nvrm-gpu-addr": _gpu_addr,
+    "aer-corrected": _aer,
+    "aer-uncorrected": _aer,
+    "pcie-bus-error": _pcie_bus_error,
+    "mce": _mce,
+    "hung-task": _hung_task,
+    "boot-start": _boot_start,
+    "ghes": _ghes,
+    "ghes-device": _ghes_device,
+    "nvidia-drm-fail": _drm_fail,
+    "lspci-gone": _lspci_gone,
+    "proc-vbios-unknown": _vbios_unknown,
+}
+"""Id of an entry → how its neighbours are read."""
+BY_LOG: Mapping[str, Neighbours] = {"nvidia-smi": _of_nvidia_smi, "lspci": _of_lspci}
+"""The same for all other entries of a kind of report."""
+
+
+def device_of(details: Mapping[str, Detail]) -> str | None:
+    """The PCI device that failed, where the line names one; a port (`pci`) only reports the `source`."""
+    source, pci = details.get("source"), details.get("pci")
+    if isinstance(source, str) and ":" in source:
+        return source
+    return pci if isinstance(pci, str) else None
+
+
+def join(line: Line, entry: KernelEntry, details: dict[str, Detail]) -> Told:
+    """What a line of this entry says together with its neighbours."""
+    gpu = device_of(details) if entry.indicts in ("gpu", "device") else None
+    told = Told(details, entry.role, entry.severity, gpu)
+    read = BY_ENTRY.get(entry.id) or BY_LOG.get(entry.log)
+    return told if read is None else read(line, told)

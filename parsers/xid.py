@@ -13,11 +13,11 @@ What a number means is data: xid.toml, with its sources. Here is only what a lin
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nccl_forensics.catalog import load, sxids, xids
+from nccl_forensics.catalog import SxidEntry, XidEntry, load, sxids, xids
 from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Detail, Event, Role, Severity
 
@@ -45,6 +45,8 @@ HARMLESS_64 = re.compile(r"already pending")
 """A second request to remap the same row: nothing failed."""
 MONITORS = frozenset({"node-problem-detector", "gpud", "dcgm-exporter", "nvidia-dcgm", "nv-hostengine", "kubelet"})
 """Programs that repeat Xid lines in messages of their own."""
+NVLINK5_XIDS = range(144, 151)
+RECOVERY_XID = 154
 NEW_UNITS = 575
 """Driver branch from which on the unit of an NVLink 5 error has 7 bits and not 10 (xid.toml)."""
 DRIVER_LOAD_SXID = 22013
@@ -57,13 +59,33 @@ def _plain(value: str | None) -> str | None:
     return None if not text or text == "<unknown>" else text
 
 
-def _nvlink5(xid: int, text: str, branch: int | None) -> dict[str, Detail]:
-    """What the registers of an NVLink 5 error (144 to 150) say: unit, link, whether fatal, link-down reason.
+def _subunit(xid: int, unit: str, word: int, branch: int | None) -> str | None:
+    """The finer unit that the first register tells, where the line's own word for it agrees.
 
-    The unit stands in word 0: its low 10 bits before driver R575, its low 7 bits from R575 on (xid.toml). `branch` is
-    the driver that the same file says was loaded; without one both layouts are tried. The line also spells the unit;
-    only where both agree is the finer unit given.
+    It stands in the low 10 bits before driver R575, in the low 7 bits from R575 on (xid.toml). `branch` is the driver
+    that the same file says was loaded; without one both layouts are tried.
     """
+    found = None
+    for one in load("xid")["nvlink5_unit"]:
+        old = f"{word & 0x3FF:010b}" == one["v1_low10"]
+        new = f"{word & 0x7F:07b}" == one["v2_low7"]
+        fits = (old or new) if branch is None else (new if branch >= NEW_UNITS else old)
+        if one["xid"] == xid and fits and unit.upper() in one["unit"].split("/"):
+            found = one["unit"]
+    return found
+
+
+def _link_down(unit: str, word: int) -> dict[str, Detail]:
+    """Why a link went down, and where to look for it: bits 20 to 25 of the first register of some units."""
+    if unit.upper() not in ("NETIR_LINK_EVT", "NETIR_LINK_DOWN"):
+        return {}
+    reason = word >> 20 & 0x3F
+    advice = [one["look_at"] for one in load("xid")["nvlink5_link_down_reason"] if one["code"] == reason]
+    return {"link_down_reason": reason, **({"look_at": advice[-1]} if advice else {})}
+
+
+def _nvlink5(xid: int, text: str, branch: int | None) -> dict[str, Detail]:
+    """What the registers of an NVLink 5 error (144 to 150) say: unit, link, whether fatal, link-down reason."""
     found = NVLINK5.search(text)
     if found is None:
         return {}
@@ -78,19 +100,9 @@ def _nvlink5(xid: int, text: str, branch: int | None) -> dict[str, Detail]:
         details["link"] = int(found["link"])
     if len(words) > 1:
         details["error_status"] = words[1]
-    for one in load("xid")["nvlink5_unit"]:
-        old = f"{words[0] & 0x3FF:010b}" == one["v1_low10"]
-        new = f"{words[0] & 0x7F:07b}" == one["v2_low7"]
-        fits = (old or new) if branch is None else (new if branch >= NEW_UNITS else old)
-        if one["xid"] == xid and fits and found["unit"].upper() in one["unit"].split("/"):
-            details["subunit"] = one["unit"]
-    if found["unit"].upper() in ("NETIR_LINK_EVT", "NETIR_LINK_DOWN"):
-        reason = words[0] >> 20 & 0x3F
-        details["link_down_reason"] = reason
-        for one in load("xid")["nvlink5_link_down_reason"]:
-            if one["code"] == reason:
-                details["look_at"] = one["look_at"]
-    return details
+    if subunit := _subunit(xid, found["unit"], words[0], branch):
+        details["subunit"] = subunit
+    return {**details, **_link_down(found["unit"], words[0])}
 
 
 def _recovery(text: str) -> dict[str, Detail]:
@@ -111,35 +123,19 @@ def _xid(line: Line, found: re.Match[str]) -> Event:
     entry = xids().get(number)
     message = (found["text"] or "").strip()
     pci = pci_address(found["pci"])
-    caused_by = CAUSED_BY.search(message)
     details: dict[str, Detail] = {
         "xid": number,
         "pci": pci or found["pci"].lower(),
         "text": message[:500],
         "short": entry.short if entry else "not in the catalogue",
+        **_xid_fields(found, message),
     }
-    if name := _plain(found["name"]):
-        details["name"] = name[:64]
-    for key in ("gi", "ci"):
-        if found[key]:
-            details[key] = int(found[key])
-    if caused_by:
-        details["caused_by"] = int(caused_by["prev"])
-    if link := LINK.search(message):
-        details["link"] = int(link[1])
-    if INJECTED.search(message):
-        details["injected"] = True
-    role: Role = entry.role if entry else "symptom"
-    severity: Severity = entry.severity if entry else "error"
-    if 144 <= number <= 150:
+    if number in NVLINK5_XIDS:
         version: str | None = line.window.state.get("driver.version")
         details.update(_nvlink5(number, message, int(version.split(".")[0]) if version else None))
-        if details.get("fatal") is False and role == "cause":
-            role, severity = "symptom", "warning"
-    if number == 154:
+    elif number == RECOVERY_XID:
         details.update(_recovery(message))
-    if details.get("injected") or (number == 64 and HARMLESS_64.search(message)):
-        role, severity = "context", "info"
+    role, severity = _xid_role(entry, number, message, details)
     return line.event(
         "xid",
         role=role,
@@ -150,6 +146,36 @@ def _xid(line: Line, found: re.Match[str]) -> Event:
         pid=int(pid) if pid and pid.isdigit() and int(pid) else None,
         repeats=line.peeled.repeats,
     )
+
+
+def _xid_fields(found: re.Match[str], message: str) -> dict[str, Detail]:
+    """What any Xid may say beyond its number: program, MIG instance, the Xid before, link, whether it was injected."""
+    fields: dict[str, Detail] = {}
+    if name := _plain(found["name"]):
+        fields["name"] = name[:64]
+    for key in ("gi", "ci"):
+        if found[key]:
+            fields[key] = int(found[key])
+    if caused_by := CAUSED_BY.search(message):
+        fields["caused_by"] = int(caused_by["prev"])
+    if link := LINK.search(message):
+        fields["link"] = int(link[1])
+    if INJECTED.search(message):
+        fields["injected"] = True
+    return fields
+
+
+def _xid_role(
+    entry: XidEntry | None, number: int, message: str, details: Mapping[str, Detail]
+) -> tuple[Role, Severity]:
+    """The catalogue's, unless the line itself says that it is harmless or less."""
+    if details.get("injected") or (number == 64 and HARMLESS_64.search(message)):
+        return "context", "info"
+    if entry is None:
+        return "symptom", "error"
+    if details.get("fatal") is False and entry.role == "cause":
+        return "symptom", "warning"
+    return entry.role, entry.severity
 
 
 def _sxid(line: Line, found: re.Match[str]) -> Event:
@@ -164,31 +190,42 @@ def _sxid(line: Line, found: re.Match[str]) -> Event:
         details["class"] = entry.severity_class
     if link := LINK.search(message):
         details["link"] = int(link[1])
-    role: Role = entry.role if entry else "symptom"
-    severity: Severity = entry.severity if entry else "warning"
     written = message.split(",", 1)[0].strip().lower()
-    if written == "fatal":
-        if role not in ("cause", "symptom") or (entry and entry.severity_class == "nonfatal"):
-            role, severity = "cause", "critical"
-        details["class"] = details["class"] if details.get("class") == "always_fatal" else "fatal"
-    elif written == "non-fatal":
-        if role == "cause":
-            role, severity = "symptom", "warning"
-        details["class"] = "nonfatal"
+    if severity_class := _sxid_class(entry, written):
+        details["class"] = severity_class
     else:
-        role, severity = "context", "info"
         details["part"] = "registers" if message.startswith("Data") else "severity"
-    if number == DRIVER_LOAD_SXID:
-        role = "context"
+    role, severity = _sxid_role(entry, written)
     return line.event(
         "sxid",
-        role=role,
+        role="context" if number == DRIVER_LOAD_SXID else role,
         severity=severity,
         cause="nvlink" if details.get("class") in ("fatal", "always_fatal") else None,
         details=details,
         pid=None,
         repeats=line.peeled.repeats,
     )
+
+
+def _sxid_class(entry: SxidEntry | None, written: str) -> str | None:
+    """What the first of the three lines says; None for the others."""
+    if written == "fatal":
+        return "always_fatal" if entry and entry.severity_class == "always_fatal" else "fatal"
+    return "nonfatal" if written == "non-fatal" else None
+
+
+def _sxid_role(entry: SxidEntry | None, written: str) -> tuple[Role, Severity]:
+    """The catalogue's, unless the line says worse or better of this very error."""
+    if written not in ("fatal", "non-fatal"):
+        return "context", "info"
+    if entry is None:
+        return "symptom", "warning"
+    nothing_grave = entry.role not in ("cause", "symptom") or entry.severity_class == "nonfatal"
+    if written == "fatal" and nothing_grave:
+        return "cause", "critical"
+    if written == "non-fatal" and entry.role == "cause":
+        return "symptom", "warning"
+    return entry.role, entry.severity
 
 
 def _second_hand(event: Event, program: str) -> Event:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from nccl_forensics.lines.line import Line
 from nccl_forensics.lines.plugins import Stream, file_parser, parser
@@ -96,67 +98,100 @@ def _numbers(text: str | None) -> list[int | None]:
     return [int(x) for x in re.findall(r"\d{1,3}", text)] if text else [None]
 
 
+Failed = tuple[Line, str, int | None]
+"""Row, test, DCGM's number of the GPU; None where the row says it of the whole test."""
+
+
+@dataclass(slots=True)
+class _Table:
+    """What was read of one table so far."""
+
+    failed: list[Failed] = field(default_factory=list)
+    notes: dict[tuple[str, int | None], str] = field(default_factory=dict)
+    """(test, GPU) → what the warnings below the test say of it."""
+    verdicts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("Pass", "Fail", "Warn", "Skip"), 0))
+    version: str | None = None
+    test: str = ""
+    """That of the rows which come."""
+    note: tuple[str, int | None] | None = None
+    """To which the next row may add, for texts are wrapped."""
+    filled: bool = False
+    """The row before filled its cell: its text was cut inside a word or between two."""
+
+    def row(self, row: Line) -> None:
+        text = row.text
+        if SECTION.match(text):
+            self.note = None
+            return
+        found = ROW.match(text)
+        if found is None or set(text.strip()) <= set("+-=|"):
+            return
+        cut, self.filled = self.filled, len(found["rest"]) <= 2
+        left, right = found["left"].strip(), found["right"].strip()
+        if left == "DCGM Version":
+            self.version = right
+        if noted := NOTE.match(left):
+            self._noted(row, left, right, noted)
+        elif said := VERDICT.match(right):
+            self._verdict(row, left or self.test, said)
+        elif whose := ONE_GPU.match(right):
+            self._of_one_gpu(row, whose)
+        elif left:
+            self.note = None
+        elif self.note is not None:
+            more = ("" if cut else " ") + found["right"].rstrip()
+            self.notes[self.note] = (self.notes[self.note] + more)[:SHOWN].replace("  ", " ")
+
+    def _noted(self, row: Line, left: str, right: str, noted: re.Match[str]) -> None:
+        """A warning or an error, of a GPU or of the test above it."""
+        named = noted if noted["gpu"] else GPU_IN_TEXT.search(right)
+        self.note = note = (self.test or "deployment", int(named["gpu"]) if named else None)
+        self.notes[note] = f"{self.notes.get(note, '')} {right}".strip()[:SHOWN]
+        if left.startswith("Error"):
+            self.failed.append((row, *note))
+
+    def _verdict(self, row: Line, test: str, said: re.Match[str]) -> None:
+        """A test's result, in newer versions with the GPUs that it holds for."""
+        self.test, self.note = test, None
+        self.verdicts[said["verdict"]] += 1
+        if said["verdict"] == "Fail":
+            self.failed += [(row, test, gpu) for gpu in _numbers(said["gpus"])]
+
+    def _of_one_gpu(self, row: Line, whose: re.Match[str]) -> None:
+        self.note = None
+        if whose["verdict"] == "Fail":
+            self.failed = [f for f in self.failed if f[1:] != (self.test, None)]  # the row above said it of the test
+            self.failed.append((row, self.test, int(whose["gpu"])))
+
+    def first_failures(self) -> Iterable[tuple[tuple[str, int | None], Line]]:
+        """(test, GPU) and the row that says first that it failed."""
+        rows: dict[tuple[str, int | None], Line] = {}
+        for row, test, gpu in self.failed[:MOST_FAILURES]:
+            rows.setdefault((test, gpu), row)
+        return rows.items()
+
+    def says(self, test: str, gpu: int | None) -> str:
+        return self.notes.get((test, gpu)) or self.notes.get((test, None)) or ""
+
+
 @parser(title="DCGM diagnostic", literals=["| Diagnostic      "])
 def dcgm_diag(line: Line) -> Iterator[Event]:
     """Reads the whole table behind its header. Only what the table itself calls a failure is one."""
     if "| Result" not in line.text or line.number <= line.window.state.get("dcgm.until", 0):
         return
-    test = ""
-    failed: list[tuple[Line, str, int | None]] = []
-    notes: dict[tuple[str, int | None], str] = {}
-    verdicts = dict.fromkeys(("Pass", "Fail", "Warn", "Skip"), 0)
-    note: tuple[str, int | None] | None = None
-    version, full = None, False
+    table = _Table()
     for row in rows(line, "DCGM diagnostic", MOST_ROWS):
-        text = row.text
-        if not text.startswith(("|", "+")):
+        if not row.text.startswith(("|", "+")):
             break
         line.window.state["dcgm.until"] = row.number
-        if SECTION.match(text):
-            note = None
-            continue
-        found = ROW.match(text)
-        if found is None or set(text.strip()) <= set("+-=|"):
-            continue
-        left, right = found["left"].strip(), found["right"].strip()
-        broken, full = full, len(found["rest"]) <= 2  # a cell that is filled up was cut inside a word or between two
-        if left == "DCGM Version":
-            version = right
-        said, whose = VERDICT.match(right), ONE_GPU.match(right)
-        if noted := NOTE.match(left):
-            named = GPU_IN_TEXT.search(right)
-            gpu = int(noted["gpu"]) if noted["gpu"] else int(named["gpu"]) if named else None
-            note = (test or "deployment", gpu)
-            notes[note] = f"{notes.get(note, '')} {right}".strip()[:SHOWN]
-            if left.startswith("Error"):
-                failed.append((row, *note))
-        elif said:
-            test = left or test
-            note = None
-            verdicts[said["verdict"]] += 1
-            if said["verdict"] == "Fail":
-                failed += [(row, test, n) for n in _numbers(said["gpus"])]
-        elif whose:
-            note = None
-            if whose["verdict"] == "Fail":
-                failed = [f for f in failed if f[1:] != (test, None)]  # the row above said it of the whole test
-                failed.append((row, test, int(whose["gpu"])))
-        elif left == "" and note is not None:
-            notes[note] = (notes[note] + ("" if broken else " ") + found["right"].rstrip())[:SHOWN].replace("  ", " ")
-        elif left:
-            note = None
-    seen: set[tuple[str, int | None]] = set()
-    if len(failed) > MOST_FAILURES:
+        table.row(row)
+    if len(table.failed) > MOST_FAILURES:
         line.leave_out("failures of a DCGM diagnostic")
-    for row, name, gpu in failed[:MOST_FAILURES]:
-        if (name, gpu) in seen:
-            continue
-        seen.add((name, gpu))
-        says = notes.get((name, gpu)) or notes.get((name, None)) or ""
-        if gpu is None and (named := GPU_IN_TEXT.search(says)):
-            gpu = int(named["gpu"])
-        yield row.event(**_failure(name, gpu, says), pid=None)
-    told: dict[str, Detail] = {"version": version, **{k.lower(): n for k, n in verdicts.items()}}
+    for (test, gpu), row in table.first_failures():
+        says = table.says(test, gpu)
+        named = GPU_IN_TEXT.search(says) if gpu is None else None
+        yield row.event(**_failure(test, int(named["gpu"]) if named else gpu, says), pid=None)
+    told: dict[str, Detail] = {"version": table.version, **{k.lower(): n for k, n in table.verdicts.items()}}
     yield line.event("dcgm-diag", role="context", details={k: v for k, v in told.items() if v is not None}, pid=None)
 
 
@@ -174,17 +209,21 @@ def _dicts(value: Any) -> Iterator[Mapping[str, Any]]:
 
 def _serials(data: Mapping[str, Any], body: Mapping[str, Any]) -> dict[int, str]:
     """DCGM's number of a GPU → its serial: under entity_groups (4.x), as a table at the top (3.x)."""
-    found: dict[int, str] = {}
-    for group in _dicts(data.get("entity_groups") or body.get("entity_groups")):
-        if group.get("entity_group") == "GPU":
-            for one in _dicts(group.get("entities")):
-                if isinstance(one.get("entity_id"), int) and isinstance(one.get("serial_num"), str):
-                    found[one["entity_id"]] = one["serial_num"][:60]
+    groups = _dicts(data.get("entity_groups") or body.get("entity_groups"))
+    found = dict(_of_entities(groups))
     listed = data.get("GPU Device Serials") or body.get("GPU Device Serials")
     for key, serial in listed.items() if isinstance(listed, dict) else ():
         if str(key).isdecimal() and isinstance(serial, str):
             found[int(str(key)[:6])] = serial[:60]
     return {k: v for k, v in found.items() if v.strip("0 ")}
+
+
+def _of_entities(groups: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, str]]:
+    for group in groups:
+        for one in _dicts(group.get("entities")) if group.get("entity_group") == "GPU" else ():
+            number, serial = one.get("entity_id"), one.get("serial_num")
+            if isinstance(number, int) and isinstance(serial, str):
+                yield number, serial[:60]
 
 
 def _warnings(result: Mapping[str, Any]) -> str:
@@ -194,51 +233,83 @@ def _warnings(result: Mapping[str, Any]) -> str:
     return "; ".join(str(one.get("warning") or "") for one in _dicts(said))
 
 
-@file_parser(title="DCGM diagnostic (JSON)", claims=claims)
-def dcgm_diagnostic(stream: Stream) -> Iterator[Event | Problem]:
-    raw = stream.stream.read(LARGEST)
+class _Result(NamedTuple):
+    """One test's result on one GPU or other part of the host."""
+
+    test: str
+    status: str
+    gpu: int | None
+    says: str
+
+    @property
+    def failed(self) -> bool:
+        return self.status.lower() == "fail"
+
+    def shown(self) -> str:
+        whose = f" - GPU {self.gpu}" if self.gpu is not None else ""
+        return f"{self.test}: {self.status}{whose}" + (f": {self.says}" if self.says else "")
+
+
+def _results(body: Mapping[str, Any]) -> Iterator[_Result]:
+    for category in _dicts(body.get("test_categories")):
+        for test in _dicts(category.get("tests")):
+            name = str(test.get("name") or "?")[:60]
+            for result in _dicts(test.get("results")):
+                status = str(result.get("status") or "?")[:20]
+                yield _Result(name, status, _gpu(result), " ".join(_warnings(result).split()))
+
+
+def _gpu(result: Mapping[str, Any]) -> int | None:
+    """DCGM's number of the GPU; None for another part of the host."""
+    number = str(result.get("gpu_id", result.get("entity_id", "")))
+    of_gpu = result.get("entity_group") in (None, "GPU")
+    return int(number) if of_gpu and re.fullmatch(r"\d{1,3}", number, re.ASCII) else None
+
+
+def _decoded(raw: bytes) -> Mapping[str, Any] | None:
+    """The first object in it; None if it is cut or broken."""
     text = raw[raw.find(b"{") :].decode("utf-8", "replace")
     try:
-        data, _ = json.JSONDecoder().raw_decode(text)
+        data: Mapping[str, Any] = json.JSONDecoder().raw_decode(text)[0]
     except (ValueError, RecursionError):
+        return None
+    return data
+
+
+def _failures(results: Iterable[_Result], serials: Mapping[int, str], path: str) -> Iterator[Event | Problem]:
+    failed = [x for x in results if x.failed]
+    for one in failed[:MOST_FAILURES]:
+        serial = serials.get(one.gpu) if one.gpu is not None else None
+        yield Event(
+            evidence=Evidence(source=path, line=None, text=visible(one.shown())),
+            **_failure(one.test, one.gpu, one.says, serial),
+        )
+    if len(failed) > MOST_FAILURES:
+        says = f"{len(failed) - MOST_FAILURES:,} more failures in the DCGM diagnostic were counted and not read"
+        yield Problem(says=says, source=path)
+
+
+def _summary(results: Iterable[_Result], path: str) -> Event:
+    counts = Counter(x.status.lower() for x in results)
+    known = {status: n for status, n in counts.items() if status in ("pass", "fail", "warn", "skip")}
+    shown = "DCGM diagnostic: " + ", ".join(f"{n} {status}" for status, n in sorted(known.items()))
+    evidence = Evidence(source=path, line=None, text=shown)
+    return Event(kind="dcgm-diag", role="context", evidence=evidence, details=dict(known))
+
+
+@file_parser(title="DCGM diagnostic (JSON)", claims=claims)
+def dcgm_diagnostic(stream: Stream) -> Iterator[Event | Problem]:
+    data = _decoded(stream.stream.read(LARGEST))
+    if data is None:
         yield Problem(says="the DCGM diagnostic's JSON is cut or broken; nothing of it was used", source=stream.path)
         return
     body = next((v for k, v in data.items() if k.startswith("DCGM") and isinstance(v, dict)), None)
     if body is None:
         yield Problem(says="no results in the DCGM diagnostic's JSON", source=stream.path)
         return
-    serials = _serials(data, body)
-    verdicts: dict[str, int] = {}
-    told = 0
-    for category in _dicts(body.get("test_categories")):
-        for test in _dicts(category.get("tests")):
-            name = str(test.get("name") or "?")[:60]
-            for result in _dicts(test.get("results")):
-                status = str(result.get("status") or "?")[:20]
-                verdicts[status.lower()] = verdicts.get(status.lower(), 0) + 1
-                number = str(result.get("gpu_id", result.get("entity_id", "")))
-                of_gpu = result.get("entity_group") in (None, "GPU")
-                if status.lower() != "fail":
-                    continue
-                told += 1
-                if told > MOST_FAILURES:
-                    continue
-                gpu = int(number) if re.fullmatch(r"\d{1,3}", number, re.ASCII) and of_gpu else None
-                says = " ".join(_warnings(result).split())
-                shown = (
-                    f"{name}: {status}" + (f" - GPU {gpu}" if gpu is not None else "") + (f": {says}" if says else "")
-                )
-                yield Event(
-                    evidence=Evidence(source=stream.path, line=None, text=visible(shown)),
-                    **_failure(name, gpu, says, serials.get(gpu) if gpu is not None else None),
-                )
-    if told > MOST_FAILURES:
-        says = f"{told - MOST_FAILURES:,} more failures in the DCGM diagnostic were counted and not read"
-        yield Problem(says=says, source=stream.path)
-    known = {k: n for k, n in verdicts.items() if k in ("pass", "fail", "warn", "skip")}
-    shown = "DCGM diagnostic: " + ", ".join(f"{n} {k}" for k, n in sorted(known.items()))
-    evidence = Evidence(source=stream.path, line=None, text=shown)
-    yield Event(kind="dcgm-diag", role="context", evidence=evidence, details=dict(known))
+    results = list(_results(body))
+    yield from _failures(results, _serials(data, body), stream.path)
+    yield _summary(results, stream.path)
     error = body.get("runtime_error") or data.get("runtime_error")
     if isinstance(error, str) and error:
         yield Problem(says=f"the DCGM diagnostic did not run: {visible(error)[:200]}", source=stream.path)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from nccl_forensics.lines.line import Line
 from nccl_forensics.lines.plugins import parser
@@ -27,8 +28,11 @@ RANK = re.compile(
 SIZES = re.compile(
     r"^\s*(?P<bytes>\d{1,14})\s+\d{1,14}\s+\w{1,16}\s+\w{1,10}\s+-?\d{1,6}\s+[\d.]{1,12}\s+[\d.]{1,10}\s+(?P<busbw>[\d.]{1,10})"
 )
+BUSBW = re.compile(r"\d{1,6}(?:\.\d{1,4})?")
 BACK = 400
 """Lines of one test that are looked through."""
+FEWEST_RANKS = 4
+"""GPUs below which no expectation holds."""
 LARGE_BYTES = 64 << 20
 """From this size on the links decide, and not the latency."""
 EXPECTED: tuple[tuple[str, float], ...] = (
@@ -55,55 +59,87 @@ def expected_gb_s(model: str) -> float:
     return next((rate for part, rate in EXPECTED if part in model), OVER_PCIE)
 
 
-@parser(title="nccl-tests", literals=["# Avg bus bandwidth", "# Out of bounds values"])
-def nccl_tests(line: Line) -> Iterator[Event]:
-    """Whether a slow result is a link's fault, and whose, no single number tells: a symptom at most."""
-    if found := BOUNDS.match(line.text):
-        if found["result"] == "FAILED":
-            yield line.event(
-                "nccl-test-wrong",
-                role="symptom",
-                severity="error",
-                cause="gpu_other",
-                details={"wrong": int(found["number"])},
-                pid=None,
-            )
-        return
-    average = AVERAGE.match(line.text)
-    if average is None:
-        return
-    best, ranks, hosts, models = 0.0, 0, set[str](), set[str]()
+@dataclass(slots=True)
+class _Run:
+    """One test: who took part, and the best of its large sizes."""
+
+    best_gb_s: float = 0.0
+    ranks: int = 0
+    hosts: set[str] = field(default_factory=set)
+    models: set[str] = field(default_factory=set)
+
+    @property
+    def expected_gb_s(self) -> float | None:
+        """None where no expectation holds: several hosts or models, a handful of GPUs, no large size."""
+        if self.best_gb_s <= 0 or len(self.hosts) != 1 or len(self.models) != 1 or self.ranks < FEWEST_RANKS:
+            return None
+        return expected_gb_s(next(iter(self.models)))
+
+    @property
+    def slow(self) -> bool:
+        return self.expected_gb_s is not None and self.best_gb_s < SLOW * self.expected_gb_s
+
+    @property
+    def over_nvlink(self) -> bool:
+        return any(part in model for model in self.models for part, _ in EXPECTED)
+
+
+def _run(line: Line) -> _Run:
+    """What stands between the end of the test before and this test's average."""
+    run = _Run()
     last: int = line.window.state.get("nccl_tests.last", 0)
     line.window.state["nccl_tests.last"] = line.number
     for before in line.before(max(0, min(BACK, line.number - last - 1))):
         text = before.text
         if row := SIZES.match(text):
-            if int(row["bytes"]) >= LARGE_BYTES and re.fullmatch(r"\d{1,6}(?:\.\d{1,4})?", row["busbw"]):
-                best = max(best, float(row["busbw"]))
+            if int(row["bytes"]) >= LARGE_BYTES and BUSBW.fullmatch(row["busbw"]):
+                run.best_gb_s = max(run.best_gb_s, float(row["busbw"]))
         elif one := RANK.match(text):
-            ranks += 1
-            hosts.add(one["host"])
-            models.add(one["model"])
+            run.ranks += 1
+            run.hosts.add(one["host"])
+            run.models.add(one["model"])
         elif text.startswith("# nThread"):
             break
-    details: dict[str, Detail] = {"ranks": ranks or None, "hosts": tuple(sorted(hosts)[:64])}
-    if "nan" not in average["gb_s"]:
-        details["average_gb_s"] = float(average["gb_s"])
-    host = next(iter(hosts)) if len(hosts) == 1 else line.host
-    slow = False
-    if best > 0:
-        details["peak_gb_s"] = best
-        if len(hosts) == 1 and len(models) == 1 and ranks >= 4:
-            (model,) = models
-            details["expected_gb_s"] = expected_gb_s(model)
-            slow = best < SLOW * expected_gb_s(model)
-    over_nvlink = slow and any(part in m for m in models for part, _ in EXPECTED)
-    yield line.event(
+    return run
+
+
+def _out_of_bounds(line: Line, found: re.Match[str]) -> Event:
+    return line.event(
+        "nccl-test-wrong",
+        role="symptom",
+        severity="error",
+        cause="gpu_other",
+        details={"wrong": int(found["number"])},
+        pid=None,
+    )
+
+
+def _average(line: Line, written: str) -> Event:
+    run = _run(line)
+    slow = run.slow
+    details: dict[str, Detail] = {
+        "ranks": run.ranks or None,
+        "hosts": tuple(sorted(run.hosts)[:64]),
+        "average_gb_s": None if "nan" in written else float(written),
+        "peak_gb_s": run.best_gb_s or None,
+        "expected_gb_s": run.expected_gb_s,
+    }
+    return line.event(
         "nccl-test",
         role="symptom" if slow else "context",
         severity="warning" if slow else "info",
-        cause=("nvlink" if over_nvlink else "pcie_link") if slow else None,
+        cause=("nvlink" if run.over_nvlink else "pcie_link") if slow else None,
         details={k: v for k, v in details.items() if v not in (None, ())},
-        host=host,
+        host=next(iter(run.hosts)) if len(run.hosts) == 1 else line.host,
         pid=None,
     )
+
+
+@parser(title="nccl-tests", literals=["# Avg bus bandwidth", "# Out of bounds values"])
+def nccl_tests(line: Line) -> Iterator[Event]:
+    """Whether a slow result is a link's fault, and whose, no single number tells: a symptom at most."""
+    if found := BOUNDS.match(line.text):
+        if found["result"] == "FAILED":
+            yield _out_of_bounds(line, found)
+    elif average := AVERAGE.match(line.text):
+        yield _average(line, average["gb_s"])

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from nccl_forensics.lines.line import Line
 from nccl_forensics.lines.plugins import parser
@@ -25,6 +26,47 @@ FEWEST = 4
 """GPUs below which no GPU is the odd one out."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One GPU and how it is connected to each of the GPUs that the header lists."""
+
+    gpu: str
+    line: Line
+    links: Sequence[str]
+
+    @property
+    def nvlinks(self) -> int:
+        return sum(int(x[2:]) for x in self.links if x.startswith("NV"))
+
+
+def _rows(line: Line, gpus: Sequence[str]) -> list[_Row]:
+    """The rows below the header, which may be underlined; the last one counts of a GPU's."""
+    rows: dict[str, _Row] = {}
+    for row in line.after(MOST_GPUS + 32):
+        fields = row.text.split()
+        if not fields or fields[0] not in gpus or len(fields) < len(gpus) + 1:
+            if rows:
+                break
+            continue
+        links = fields[1 : len(gpus) + 1]
+        if not all(LINK.fullmatch(x) for x in links):
+            break
+        rows[fields[0]] = _Row(fields[0], row, links)
+        line.window.state["topology.until"] = row.number
+    return list(rows.values())
+
+
+def _odd_one(rows: Sequence[_Row]) -> tuple[_Row, int] | None:
+    """The one GPU that has fewest NVLinks of those below the usual number, and that number.
+
+    Whoever is connected to a GPU with lost links has lost some, too: the one with the fewest is the odd one.
+    """
+    usual = Counter(x.nvlinks for x in rows).most_common(1)[0][0]
+    fewest = min(x.nvlinks for x in rows)
+    odd = [x for x in rows if x.nvlinks == fewest < usual]
+    return (odd[0], usual) if len(odd) == 1 and len(rows) >= FEWEST else None
+
+
 @parser(title="nvidia-smi topo -m", literals=["CPU Affinity"])
 def gpu_topology(line: Line) -> Iterator[Event]:
     """A GPU with fewer NVLinks than most of its like has lost some; pairs with bridges are all alike."""
@@ -35,40 +77,20 @@ def gpu_topology(line: Line) -> Iterator[Event]:
     if len(gpus) > MOST_GPUS:
         line.leave_out("topology")
         return
-    if not may_read(line, "topology"):
-        return
-    rows: dict[str, tuple[Line, list[str]]] = {}
-    for row in line.after(MOST_GPUS + 32):
-        fields = row.text.split()
-        if not fields or fields[0] not in gpus or len(fields) < len(gpus) + 1:
-            if rows:
-                break
-            continue
-        links = fields[1 : len(gpus) + 1]
-        if not all(LINK.fullmatch(x) for x in links):
-            break
-        rows[fields[0]] = (row, links)
-        line.window.state["topology.until"] = row.number
+    rows = _rows(line, gpus) if may_read(line, "topology") else []
     if not rows:
         return
-    kinds = Counter(x for _, links in rows.values() for x in links if x != "X")
+    kinds = Counter(x for row in rows for x in row.links if x != "X")
     details: dict[str, Detail] = {"gpus": len(rows), "listed": len(gpus)}
     details["links"] = tuple(f"{kind} {n // 2}" for kind, n in kinds.most_common(8))
     yield line.event("gpu-topology", role="context", details=details, pid=None)
-    sums = {gpu: sum(int(x[2:]) for x in links if x.startswith("NV")) for gpu, (_, links) in rows.items()}
-    usual = Counter(sums.values()).most_common(1)[0][0]
-    odd = [gpu for gpu, total in sums.items() if total < usual]
-    # Whoever is connected to a GPU with lost links has lost some, too: the one with the fewest is the odd one.
-    odd = [gpu for gpu in odd if sums[gpu] == min(sums[x] for x in odd)]
-    if len(rows) < FEWEST or len(odd) != 1:
-        return
-    row, links = rows[odd[0]]
-    if usual and sums[odd[0]] < usual:
-        yield row.event(
+    if found := _odd_one(rows):
+        odd, usual = found
+        yield odd.line.event(
             "topology-odd",
             role="symptom",
             severity="warning",
             cause="nvlink",
-            details={"index": int(odd[0][3:]), "links": sums[odd[0]], "usual": usual},
+            details={"index": int(odd.gpu[3:]), "links": odd.nvlinks, "usual": usual},
             pid=None,
         )

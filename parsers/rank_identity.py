@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from nccl_forensics.lines.line import Line
 from nccl_forensics.lines.plugins import parser
@@ -93,6 +94,58 @@ LONGEST = 400
 """Characters looked at; such lines are short."""
 
 
+class _Stated(NamedTuple):
+    """'Rank 3 of 16', as a program says it of itself."""
+
+    rank: int
+    size: int | None
+    end: int
+    """Where in the text that ends: the host stands behind it."""
+
+
+def _stated(said: str, detr: re.Match[str] | None) -> _Stated | None:
+    """By one of the frameworks' own forms, or else by that of home-made programs."""
+    if found := LIGHTNING.search(said) or BARRIER.search(said) or DEEPSPEED.search(said) or detr:
+        return _Stated(int(found["rank"]), number(found["world"]), found.end())
+    own = OWN.search(said)
+    if own is None or (own["what"] or "").lower() in PARTS:
+        return None
+    return _Stated(int(own["rank"]), number(own["of"] or own["world"]), own.end())
+
+
+def _world_size(line: Line, said: str) -> Event | None:
+    """How many ranks the job or one node has; nothing of whose line it is."""
+    if found := WORLD.search(said):
+        return line.event("world-size", role="context", details={"world_size": int(found["world"])})
+    if (found := LOCAL_WORLD.search(said)) and int(found["local"]):
+        nodes = NODES.search(said)
+        every = int(nodes["nodes"]) if nodes else None
+        return line.event("world-size", role="context", details={"local_world": int(found["local"]), "nodes": every})
+    return None
+
+
+def _host(said: str, behind: int) -> str | None:
+    found = HOST.search(said, behind)
+    return None if found is None or DEVICE.fullmatch(found["host"]) else found["host"]
+
+
+def _rank(line: Line, said: str, stated: _Stated) -> Iterator[Event]:
+    """The process with its job's size, its host, pid and local rank, as far as they are said."""
+    rank, size, end = stated
+    if size is None or not 1 < size <= MOST_RANKS or rank >= size or line.peeled.rank not in (None, rank):
+        return
+    pid, local = PID.search(said), LOCAL.search(said)
+    yield line.event(
+        "rank-identity",
+        role="context",
+        rank=rank,
+        details={"world_size": size},
+        host=line.host or _host(said, end),
+        pid=int(pid[1]) if pid else line.peeled.pid,
+        local_rank=int(local[1]) if local else line.peeled.local_rank,
+    )
+
+
 @parser(
     title="A process's own rank",
     literals=[
@@ -113,39 +166,13 @@ def rank_identity(line: Line) -> Iterator[Event]:
     said = line.text[:LONGEST]
     if "NCCL " in said or is_data(said):
         return
-    if told := WORLD.search(said):
-        yield line.event("world-size", role="context", details={"world_size": int(told["world"])})
+    if size := _world_size(line, said):
+        yield size
         return
-    if (told := LOCAL_WORLD.search(said)) and int(told["local"]):
-        nodes = NODES.search(said)
-        every = int(nodes["nodes"]) if nodes else None
-        yield line.event("world-size", role="context", details={"local_world": int(told["local"]), "nodes": every})
-        return
-    if (told := DETR.search(said)) and not told["world"]:
-        rank = int(told["rank"])
+    detr = DETR.search(said)
+    if detr and not detr["world"]:
+        rank = int(detr["rank"])
         if rank < MOST_RANKS and line.peeled.rank in (None, rank):
             yield line.event("rank-identity", role="context", rank=rank)
-        return
-    found = LIGHTNING.search(said) or BARRIER.search(said) or DEEPSPEED.search(said) or told
-    world = found["world"] if found else None
-    if found is None:
-        found = OWN.search(said)
-        if found is None or (found["what"] or "").lower() in PARTS:
-            return
-        world = found["of"] or found["world"]
-    rank, size = int(found["rank"]), number(world)
-    if size is None or not 1 < size <= MOST_RANKS or rank >= size or line.peeled.rank not in (None, rank):
-        return
-    pid, local = PID.search(said), LOCAL.search(said)
-    host = HOST.search(said, found.end())
-    if host is not None and DEVICE.fullmatch(host["host"]):
-        host = None
-    yield line.event(
-        "rank-identity",
-        role="context",
-        rank=rank,
-        details={"world_size": size},
-        host=line.host or (host["host"] if host else None),
-        pid=int(pid[1]) if pid else line.peeled.pid,
-        local_rank=int(local[1]) if local else line.peeled.local_rank,
-    )
+    elif stated := _stated(said, detr):
+        yield from _rank(line, said, stated)

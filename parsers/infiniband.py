@@ -41,7 +41,9 @@ MLXLINK = re.compile(
     r"^(?P<name>State|Physical state|Speed|Recommendation|Group Opcode)\s+: (?P<value>[^\n]{1,200}?)\s*$"
 )
 MLXLINK_DEVICE = re.compile(r"mlxlink\b[^\n]{0,80}? -d ?(?P<dev>[\w.:/-]{1,40})")
+MLXLINK_HEAD = re.compile("Operational Info")
 ETHTOOL = re.compile(r"^Settings for (?P<dev>[\w.@-]{1,32}):\s*$")
+ETHTOOL_LINK = re.compile(r"^\s+Link detected: (yes|no)\b")
 ETHTOOL_COMMAND = re.compile(r"ethtool (?:-S|--statistics) (?P<dev>[\w.@-]{1,32})")
 COUNTERS: dict[str, str] = {
     "link_down_events_phy": "link_downs",
@@ -61,6 +63,8 @@ COUNTERS: dict[str, str] = {
 """Counters of mlx5 (ethtool -S, rdma statistic) and perfquery → our name."""
 FROM_ZERO = frozenset({"link_downs", "link_recoveries"})
 """Counters of which a single step up from 0 means something."""
+IN_NAME = re.compile(r"(?:ethtool|stat)[\w.-]{0,20}?[_.-]((?:ib|en|eth|mlx|bond)\w{1,20})")
+"""A device in a file's name."""
 COUNTER = re.compile(r"^\s*(?P<name>[A-Za-z_]{8,40}):[\s.]*(?P<value>\d{1,19})\s*$")
 BLOCKS = ("CA ", "Infiniband device", "hca_id:", "Operational Info", "Settings for ")
 UP = frozenset({"active", "up"})
@@ -75,7 +79,10 @@ def _port(line: Line, **details: Detail) -> Event:
     return line.event("port-state", role="context", details={k: v for k, v in known.items() if v is not None}, pid=None)
 
 
-def _ibstat(line: Line, dev: str) -> Iterator[Event]:
+# --- one report each -------------------------------------------------------------------------------------------------
+
+
+def _ibstat(line: Line, ca: re.Match[str]) -> Iterator[Event]:
     port, at, fields = None, line, dict[str, str]()
     for row in line.after(80):
         text = row.text
@@ -83,14 +90,14 @@ def _ibstat(line: Line, dev: str) -> Iterator[Event]:
             break
         if found := PORT.match(text):
             if "State" in fields:
-                yield _of_ibstat(at, dev, port, fields)
+                yield _of_ibstat(at, ca["dev"], port, fields)
             port, at, fields = int(found["port"]), row, {}
         elif field := FIELD.match(text):
             fields[field["name"]] = field["value"]
             if field["name"] == "State":
                 at = row
     if "State" in fields:
-        yield _of_ibstat(at, dev, port, fields)
+        yield _of_ibstat(at, ca["dev"], port, fields)
 
 
 def _of_ibstat(at: Line, dev: str, port: int | None, fields: dict[str, str]) -> Event:
@@ -106,19 +113,52 @@ def _of_ibstat(at: Line, dev: str, port: int | None, fields: dict[str, str]) -> 
     )
 
 
-def _mlxlink(line: Line) -> Iterator[Event]:
-    dev = None
-    for before in line.before(12):
-        if named := MLXLINK_DEVICE.search(before.text):
-            dev = named["dev"]
-            break
+def _ibdev2netdev(line: Line, found: re.Match[str]) -> Iterator[Event]:
+    yield _port(line, dev=found["dev"], port=int(found["port"]), state=found["state"], netdev=found["netdev"])
+
+
+def _rdma_link(line: Line, found: re.Match[str]) -> Iterator[Event]:
+    yield _port(
+        line,
+        dev=found["dev"],
+        port=int(found["port"]),
+        state=found["state"],
+        physical=found["physical"],
+        netdev=found["netdev"],
+    )
+
+
+def _ibstatus(line: Line, found: re.Match[str]) -> Iterator[Event]:
+    for row in line.after(BLOCK):
+        if state := IBSTATUS_STATE.match(row.text):
+            yield _port(row, dev=found["dev"], port=int(found["port"]), state=state["state"])
+            return
+        if IBSTATUS.match(row.text):
+            return
+
+
+def _ibv_devinfo(line: Line, found: re.Match[str]) -> Iterator[Event]:
+    port = None
+    for row in line.after(BLOCK * 3):
+        if DEVINFO.match(row.text):
+            return
+        if field := DEVINFO_FIELD.match(row.text):
+            port = int(field["port"]) if field["port"] else port
+            if field["state"]:
+                yield _port(row, dev=found["dev"], port=port, state=field["state"])
+
+
+def _mlxlink(line: Line, head: re.Match[str]) -> Iterator[Event]:
+    """The device stands in the command before, if at all."""
+    named = (MLXLINK_DEVICE.search(before.text) for before in line.before(12))
+    dev = next((found["dev"] for found in named if found), None)
     fields: dict[str, str] = {}
     at = line
     for row in line.after(60):
         if found := MLXLINK.match(row.text):
             fields.setdefault(found["name"], found["value"])
             at = row if found["name"] == "State" else at
-        elif row.text.startswith("Operational Info"):
+        elif MLXLINK_HEAD.match(row.text):
             break
     if "State" in fields:
         says = fields.get("Recommendation")
@@ -129,6 +169,27 @@ def _mlxlink(line: Line) -> Iterator[Event]:
             physical=fields.get("Physical state"),
             recommendation=says if says and not says.startswith("No issue") else None,
         )
+
+
+def _ethtool(line: Line, found: re.Match[str]) -> Iterator[Event]:
+    for row in line.after(60):
+        if ETHTOOL.match(row.text):
+            return
+        if linked := ETHTOOL_LINK.match(row.text):
+            yield _port(row, dev=found["dev"], netdev=found["dev"], state="up" if linked[1] == "yes" else "down")
+            return
+
+
+REPORTS = (
+    (CA, _ibstat),
+    (DEV2NET, _ibdev2netdev),
+    (RDMA, _rdma_link),
+    (IBSTATUS, _ibstatus),
+    (DEVINFO, _ibv_devinfo),
+    (MLXLINK_HEAD, _mlxlink),
+    (ETHTOOL, _ethtool),
+)
+"""A report's first line, and who reads it and what stands below."""
 
 
 @parser(
@@ -147,40 +208,10 @@ def network_ports(line: Line) -> Iterator[Event]:
     text = line.text
     if text.startswith(BLOCKS) and not may_read(line, "ports", 2000):
         return
-    if found := CA.match(text):
-        yield from _ibstat(line, found["dev"])
-    elif found := DEV2NET.match(text):
-        yield _port(line, dev=found["dev"], port=int(found["port"]), state=found["state"], netdev=found["netdev"])
-    elif found := RDMA.match(text):
-        port = int(found["port"])
-        yield _port(
-            line, dev=found["dev"], port=port, state=found["state"], physical=found["physical"], netdev=found["netdev"]
-        )
-    elif found := IBSTATUS.match(text):
-        for row in line.after(BLOCK):
-            if state := IBSTATUS_STATE.match(row.text):
-                yield _port(row, dev=found["dev"], port=int(found["port"]), state=state["state"])
-                break
-            if IBSTATUS.match(row.text):
-                break
-    elif found := DEVINFO.match(text):
-        port = None
-        for row in line.after(BLOCK * 3):
-            if DEVINFO.match(row.text):
-                break
-            if field := DEVINFO_FIELD.match(row.text):
-                port = int(field["port"]) if field["port"] else port
-                if field["state"]:
-                    yield _port(row, dev=found["dev"], port=port, state=field["state"])
-    elif text.startswith("Operational Info"):
-        yield from _mlxlink(line)
-    elif found := ETHTOOL.match(text):
-        for row in line.after(60):
-            if ETHTOOL.match(row.text):
-                break
-            if linked := re.match(r"^\s+Link detected: (yes|no)\b", row.text):
-                yield _port(row, dev=found["dev"], netdev=found["dev"], state="up" if linked[1] == "yes" else "down")
-                break
+    for head, read in REPORTS:
+        if found := head.match(text):
+            yield from read(line, found)
+            return
 
 
 @parser(
@@ -188,25 +219,24 @@ def network_ports(line: Line) -> Iterator[Event]:
     literals=["_phy: ", *(f"{name}:" for name in COUNTERS if not name.endswith("_phy"))],
 )
 def network_counters(line: Line) -> Iterator[Event]:
-    """One counter that is not 0, or of which a step up from 0 means something.
-
-    The device stands in the command before, or in the file's name.
-    """
+    """One counter that is not 0, or of which a step up from 0 means something."""
     found = COUNTER.match(line.text)
     ours = COUNTERS.get(found["name"]) if found else None
     if found is None or ours is None or (int(found["value"]) == 0 and ours not in FROM_ZERO):
         return
+    details: dict[str, Detail] = {"counter": ours, "value": int(found["value"]), "dev": _device(line)}
+    yield line.event(
+        "nic-counter", role="context", details={k: v for k, v in details.items() if v is not None}, pid=None
+    )
+
+
+def _device(line: Line) -> str | None:
+    """Of which device a counter is: the command before names it, for all counters behind it, or the file's name."""
     last, dev = line.window.state.get("network_counters", (0, None))
     for before in line.before(max(0, min(400, line.number - last - 1))):
         if named := ETHTOOL_COMMAND.search(before.text):
             dev = named["dev"]
             break
     line.window.state["network_counters"] = (line.number, dev)
-    if dev is None and (
-        in_name := re.search(r"(?:ethtool|stat)[\w.-]{0,20}?[_.-]((?:ib|en|eth|mlx|bond)\w{1,20})", line.path)
-    ):
-        dev = in_name[1]
-    details: dict[str, Detail] = {"counter": ours, "value": int(found["value"]), "dev": dev}
-    yield line.event(
-        "nic-counter", role="context", details={k: v for k, v in details.items() if v is not None}, pid=None
-    )
+    in_name = IN_NAME.search(line.path) if dev is None else None
+    return in_name[1] if in_name else dev

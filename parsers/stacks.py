@@ -42,6 +42,7 @@ THREAD = re.compile(
     r"^Thread (?:\d{1,9}|0x[0-9A-Fa-f]{1,16}) \((?:active|idle)[\w+ ]{0,20}\)(?:: \"(?P<name>[^\"]{0,100})\")?$"
 )
 FAULT = re.compile(r"^(?P<current>Current t|T)hread 0x[0-9a-fA-F]{1,16}(?: \[.{0,40}\])? \(most recent call first\):$")
+CURRENT = "Current t"
 FAULT_FRAME = re.compile(
     r"^ {1,8}File \"(?P<file>.{1,300})\", line (?P<line>\d{1,7}|\?\?\?) in (?P<function>.{1,200})$"
 )
@@ -115,12 +116,22 @@ def _told(frames: Sequence[str]) -> dict[str, Detail] | None:
     """
     if any(map(HELPER.search, frames)):
         return None
-    doing = "waits" if any(map(WAITS.search, frames)) else "unsure" if any(map(UNSURE.search, frames)) else "works"
     named = [x for x in frames if not x.startswith("?? ")] or frames
     own = next((n for n, x in enumerate(named) if not LIBRARY.search(x.partition(" ")[2])), 0)
-    calls = [name for x in named[: own + 1] if (name := x.partition(" ")[0]) not in WRAPPERS] or [named[0]]
-    call = calls[-2] if len(calls) > 1 else calls[-1]
-    return {"doing": doing, "call": call[:100], "place": named[own][:300], "frames": tuple(frames[:FRAMES])}
+    call = _call(named[: own + 1]) or named[0]
+    return {"doing": _doing(frames), "call": call[:100], "place": named[own][:300], "frames": tuple(frames[:FRAMES])}
+
+
+def _doing(frames: Sequence[str]) -> str:
+    if any(map(WAITS.search, frames)):
+        return "waits"
+    return "unsure" if any(map(UNSURE.search, frames)) else "works"
+
+
+def _call(frames: Sequence[str]) -> str | None:
+    """The function that the last of these frames called, wrappers passed over; itself, where it called none."""
+    calls = [name for x in frames if (name := x.partition(" ")[0]) not in WRAPPERS]
+    return calls[-2] if len(calls) > 1 else calls[-1] if calls else None
 
 
 @parser(
@@ -136,28 +147,39 @@ def stacks_in_log(line: Line) -> Iterator[Event]:
     fault, gdb, spied = FAULT.match(text), GDB.match(text), THREAD.match(text)
     if not (fault or (spied and spied["name"] == "MainThread") or (gdb and gdb["number"] == "1")):
         return
-    frames: list[str] = []
-    last = ""
-    for last in _own(line, line.after):
-        frame = _frame(last)
-        if frame is None and last.strip() not in ("", "...") and not last.startswith(DEEPER):
-            break
-        if frame is not None and len(frames) < FRAMES:
-            frames.append(frame)
-    why = None
-    if fault:  # of Python's own threads the main one is written last, a crashing one says so itself
-        current = fault["current"] == "Current t"
-        if not current and FAULT.match(last):
-            return
-        why, crashed = _above(line)
-        if crashed and not current:
-            return
-    told = _told(frames) if frames else None
+    frames, behind = _frames_below(line)
+    main, why = _main_of_fault(line, fault, behind) if fault else (True, None)
+    told = _told(frames) if main and frames else None
     if told is None:
         return
     pid = int(gdb["lwp"]) if gdb else _spied_pid(line) if spied else None
     known: dict[str, Any] = {} if pid is None else {"pid": pid}
     yield line.event("process-stack", role="context", details={**told, "crash": why}, **known)
+
+
+def _frames_below(line: Line) -> tuple[list[str], str]:
+    """The frames below a thread's head, and the text that ends them."""
+    frames: list[str] = []
+    text = ""
+    for text in _own(line, line.after):
+        frame = _frame(text)
+        if frame is None and text.strip() not in ("", "...") and not text.startswith(DEEPER):
+            break
+        if frame is not None and len(frames) < FRAMES:
+            frames.append(frame)
+    return frames, text
+
+
+def _main_of_fault(line: Line, head: re.Match[str], behind: str) -> tuple[bool, str | None]:
+    """(Whether a thread of faulthandler's is the one that counts, of what Python crashed).
+
+    The main one is written last; a crashing one says so itself.
+    """
+    current = head["current"] == CURRENT
+    if not current and FAULT.match(behind):
+        return False, None
+    why, crashed = _above(line)
+    return current or not crashed, why
 
 
 def _own(line: Line, way: Callable[[int], list[Line]]) -> Iterator[str]:
@@ -197,7 +219,7 @@ def _above(line: Line) -> tuple[str | None, bool]:
         if found := CRASH.match(text):
             return found["why"], crashed
         if found := FAULT.match(text):
-            crashed |= found["current"] == "Current t"
+            crashed |= found["current"] == CURRENT
         elif text.strip() and text.strip() != "..." and _frame(text) is None:
             break
     return None, crashed
@@ -224,32 +246,32 @@ def _frame(line: str) -> str | None:
 
 
 def _threads(text: str) -> Iterator[_Thread]:
+    """All threads of a file, in any of the three forms."""
     pid: int | None = None
     made: _Thread | None = None
     fault: list[_Thread] = []
-
-    def newest() -> Iterator[_Thread]:
-        if fault:  # of Python's own threads the main one is written last, a crashing one says so itself
-            if not any(x.main for x in fault):
-                fault[-1].main = True
-            yield from fault
-            fault.clear()
-
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw[:1000].rstrip()
         if found := PROCESS.match(line):
-            yield from newest()
-            pid, made = int(found["pid"]), None
+            yield from _with_main(fault)
+            pid, made, fault = int(found["pid"]), None, []
         elif found := THREAD.match(line):
             made = _Thread(number, found["name"] == "MainThread", pid)
             yield made
         elif found := FAULT.match(line):
-            made = _Thread(number, found["current"] == "Current t")
+            made = _Thread(number, found["current"] == CURRENT)
             fault.append(made)
         elif found := GDB.match(line):
-            lwp = int(found["lwp"])
-            made = _Thread(number, found["number"] == "1", lwp if found["number"] == "1" else None)
+            main = found["number"] == "1"
+            made = _Thread(number, main, int(found["lwp"]) if main else None)
             yield made
         elif made is not None and len(made.frames) < FRAMES and (frame := _frame(line)):
             made.frames.append(frame)
-    yield from newest()
+    yield from _with_main(fault)
+
+
+def _with_main(fault: list[_Thread]) -> list[_Thread]:
+    """Of Python's own threads the main one is written last, a crashing one says so itself."""
+    if fault and not any(x.main for x in fault):
+        fault[-1].main = True
+    return fault

@@ -72,20 +72,28 @@ def dcgm_exporter(line: Line) -> Iterator[Event]:
         return
     found = SAMPLE.match(line.text)
     metric = METRICS.get(found["name"]) if found else None
-    if found is None or metric is None:
+    value = _whole(found["value"]) if found else None
+    if found is None or metric is None or value is None:
         return
-    try:
-        value = int(float(found["value"]))
-    except (ValueError, OverflowError):
-        return
-    series = f"{found['name']}{found['labels']}"
     stamp = (epoch(found["at"]) if found["at"] else None) or line.stamp
     if metric == "temperature_c":
         yield from _temperature(line, found["labels"], value, stamp)
-        return
-    if metric == "thermal_violation":
+    elif metric == "thermal_violation":
         yield from _slowed(line, found["labels"], value, stamp)
-        return
+    else:
+        yield from _counted(line, found, metric, value, stamp)
+
+
+def _whole(written: str) -> int | None:
+    try:
+        return int(float(written))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _counted(line: Line, found: re.Match[str], metric: str, value: int, stamp: Stamp | None) -> Iterator[Event]:
+    """A gauge's new value, or a counter's that has doubled; not 0, and not the one before."""
+    series = f"{found['name']}{found['labels']}"
     seen: dict[str, int] = line.window.state.setdefault("dcgm_exporter", {})
     before = seen.get(series)
     if before is not None and metric not in GAUGES and before * RISE > value:
@@ -94,24 +102,25 @@ def dcgm_exporter(line: Line) -> Iterator[Event]:
         seen[series] = value
     if value in (0, before):
         return
-    details: dict[str, Detail] = {"metric": metric, "value": value, "before": before}
-    role, cause = "context", None
+    details: dict[str, Detail] = {"metric": metric, "value": value}
+    if before is not None:
+        details["before"] = before
     if metric == "xid":
-        entry = xids().get(value)
-        details["short"] = entry.short if entry else None
-        if entry is not None and entry.role in ("cause", "symptom"):
-            role, cause = "symptom", entry.cause
-    elif metric == "remap_failed":
-        role, cause = "symptom", "gpu_memory"
-    yield _event(
-        line,
-        found["labels"],
-        "exporter-xid" if metric == "xid" else "gpu-metric",
-        {k: v for k, v in details.items() if v is not None},
-        stamp,
-        symptom=role == "symptom",
-        cause=cause,
-    )
+        yield _xid(line, found["labels"], details, value, stamp)
+    else:
+        failed = metric == "remap_failed"
+        cause = "gpu_memory" if failed else None
+        yield _event(line, found["labels"], "gpu-metric", details, stamp, symptom=failed, cause=cause)
+
+
+def _xid(line: Line, labels: str, details: dict[str, Detail], number: int, stamp: Stamp | None) -> Event:
+    """The last Xid: evidence as far as the catalogue says so of its number."""
+    entry = xids().get(number)
+    if entry is None:
+        return _event(line, labels, "exporter-xid", details, stamp)
+    told = {**details, "short": entry.short}
+    symptom = entry.role in ("cause", "symptom")
+    return _event(line, labels, "exporter-xid", told, stamp, symptom=symptom, cause=entry.cause if symptom else None)
 
 
 def _temperature(line: Line, labels: str, celsius: int, stamp: Stamp | None) -> Iterator[Event]:

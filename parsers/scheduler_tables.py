@@ -13,7 +13,7 @@ Not responding       slurm     2026-11-25T10:21:33 node-03
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nccl_forensics.lines.line import Line
@@ -37,6 +37,8 @@ STATES: Mapping[str, tuple[str, str]] = {
 """State of a job → (cause, detail)."""
 FINE = frozenset({"COMPLETED", "RUNNING", "PENDING", "FAILED", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING"})
 """FAILED only says that the job's own exit status was not 0."""
+NOTHING_YET = frozenset({"COMPLETED", "PENDING", "RUNNING"})
+"""States in which a job's step (4711.0) is of no interest."""
 STATE = re.compile(r"^(?P<state>[A-Z_]{4,14})(?P<cut>\+?)(?: by (?P<uid>\d{1,10}))?$")
 NAMES = frozenset({"jobid", "jobidraw", "jobname", "state", "exitcode", "nodelist", "start", "end", "reason"})
 JOB_FIELD = re.compile(
@@ -46,6 +48,7 @@ NODE_FIELD = re.compile(r"\bState=(?P<state>[A-Z_]{2,20}(?:[*~#!%$@^+-][A-Z_+*~#
 NODE_REASON = re.compile(
     r"^\s*Reason=(?P<reason>[^\[\n]{1,200}?)(?: \[(?P<who>[^@\]\s]{1,40})@(?P<when>[\dT:-]{19})\])?\s*$"
 )
+SINFO_HEADER = re.compile(r"^REASON\s+USER\s+TIMESTAMP\s+NODELIST")
 SINFO = re.compile(r"\s(?P<when>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d) (?P<nodes>\S{1,400})\s*$")
 DOWN = re.compile(r"DOWN|\*|NOT_RESPONDING|\bFAIL")
 """A `*` behind the state: the node does not answer (manual page of sinfo, "NODE STATE CODES")."""
@@ -110,44 +113,62 @@ def _job(line: Line, job: str, state: _State, fields: Mapping[str, str | None]) 
     )
 
 
-def _spans(rule: str) -> list[tuple[int, int]]:
-    return [(m.start(), m.end()) for m in re.finditer(r"-{2,200}", rule)]
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """sacct's columns: their names, and where they stand, unless `|` parts them."""
+
+    names: Sequence[str]
+    spans: Sequence[tuple[int, int]] | None = None
+
+    @classmethod
+    def of(cls, header: str, below: Iterator[Line]) -> _Columns | None:
+        """Takes the ruler below the header, where the columns have no `|` between them; None if it is none."""
+        if "|" in header:
+            return cls([x.strip().lower() for x in header.split("|")])
+        ruler = next(below, None)
+        if ruler is None or not re.fullmatch(r"[- ]{6,2000}", ruler.text.rstrip()):
+            return None
+        spans = [(m.start(), m.end()) for m in re.finditer(r"-{2,200}", ruler.text)]
+        return cls([header[a:b].strip().lower() for a, b in spans], spans)
+
+    @property
+    def sound(self) -> bool:
+        """Whether each row tells a job and its state."""
+        return "state" in self.names and not {"jobid", "jobidraw"}.isdisjoint(self.names)
+
+    def cells(self, row: str) -> dict[str, str] | None:
+        """Name → what stands in the row; None if the row is none of this table."""
+        if self.spans is None:
+            values = [x.strip() for x in row.split("|")]
+        else:
+            values = [row[a:b].strip() for a, b in self.spans]
+        if len(values) < len(self.names) - 1 or not row.strip():
+            return None
+        return dict(zip(self.names, values, strict=False))
 
 
 @parser(title="sacct", literals=["JobID", "JobId|"])
 def sacct(line: Line) -> Iterator[Event]:
     """The table below its header, in columns or with `|` between them."""
-    text = line.text.rstrip()
     if line.number <= line.window.state.get("sacct.until", 0) or not may_read(line, "sacct", 100):
         return
     below = rows(line, "sacct", MOST_ROWS)
-    if "|" in text:
-        names = [x.strip().lower() for x in text.split("|")]
-        cells = ((row, [x.strip() for x in row.text.split("|")]) for row in below)
-    else:
-        ruler = next(below, None)
-        if ruler is None or not re.fullmatch(r"[- ]{6,2000}", ruler.text.rstrip()):
-            return
-        spans = _spans(ruler.text)
-        names = [text[a : max(b, a)].strip().lower() for a, b in spans]
-        cells = ((row, [row.text[a:b].strip() for a, b in spans]) for row in below)
-    if "state" not in names or not {"jobid", "jobidraw"} & set(names):
+    columns = _Columns.of(line.text.rstrip(), below)
+    if columns is None or not columns.sound:
         return
-    for row, values in cells:
-        if len(values) < len(names) - 1 or not row.text.strip():
+    for row in below:
+        cells = columns.cells(row.text)
+        if cells is None:
             return
         line.window.state["sacct.until"] = row.number
-        found = dict(zip(names, values, strict=False))
-        job = found.get("jobid") or found.get("jobidraw") or ""
-        state = _full(found.get("state", ""))
+        job = cells.get("jobid") or cells.get("jobidraw") or ""
+        state = _full(cells.get("state", ""))
         if state is None or not re.match(r"\d{1,12}", job):
-            if set(row.text.strip()) <= set("- "):
-                continue
-            return
-        if state.name in ("COMPLETED", "PENDING", "RUNNING") and "." in job:
-            continue
-        fields = {"end": found.get("end"), "nodes": found.get("nodelist"), "exit_code": found.get("exitcode")}
-        yield _job(row, job, state, fields)
+            if not set(row.text.strip()) <= set("- "):
+                return
+        elif state.name not in NOTHING_YET or "." not in job:
+            fields = {"end": cells.get("end"), "nodes": cells.get("nodelist"), "exit_code": cells.get("exitcode")}
+            yield _job(row, job, state, fields)
 
 
 @parser(title="scontrol show job", literals=["JobState="])
@@ -173,30 +194,38 @@ def scontrol_job(line: Line) -> Iterator[Event]:
 @parser(title="scontrol show node, sinfo -R", literals=["NodeName=", "REASON "])
 def slurm_nodes(line: Line) -> Iterator[Event]:
     """Nodes that Slurm cannot reach or has taken out, and why."""
-    text = line.text
-    if text.startswith("NodeName="):
-        name = text[len("NodeName=") :].split(" ", 1)[0]
-        if not PLAIN_NODE.fullmatch(name) or not may_read(line, "scontrol node", 4000):
+    if line.text.startswith("NodeName="):
+        yield from _scontrol_node(line)
+    elif SINFO_HEADER.match(line.text) and may_read(line, "sinfo"):
+        yield from _sinfo(line)
+
+
+def _scontrol_node(line: Line) -> Iterator[Event]:
+    """A node that is down, does not answer or is drained."""
+    name = line.text.removeprefix("NodeName=").split(" ", 1)[0]
+    if not PLAIN_NODE.fullmatch(name) or not may_read(line, "scontrol node", 4000):
+        return
+    state, given, at = None, None, line
+    for row in (line, *line.after(40)):
+        if row is not line and (not row.text.strip() or row.text.startswith("NodeName=")):
+            break
+        if state is None and (found := NODE_FIELD.search(row.text[:1000])):
+            state, at = found["state"], row
+        if found := NODE_REASON.match(row.text[:600]):
+            given, at = found, row
+    if state is None or not (DOWN.search(state) or "DRAIN" in state):
+        return
+    says, when = (given["reason"].strip(), given["when"]) if given else (None, None)
+    yield _slurm_node(at, name, state, says, when)
+
+
+def _sinfo(line: Line) -> Iterator[Event]:
+    for row in rows(line, "sinfo", MOST_ROWS):
+        found = SINFO.search(row.text[:600])
+        if found is None:
             return
-        state, given, at = None, None, line
-        for row in (line, *line.after(40)):
-            if row is not line and (not row.text.strip() or row.text.startswith("NodeName=")):
-                break
-            if state is None and (found := NODE_FIELD.search(row.text[:1000])):
-                state, at = found["state"], row
-            if found := NODE_REASON.match(row.text[:600]):
-                given, at = found, row
-        if state is None or not (DOWN.search(state) or "DRAIN" in state):
-            return
-        says = given["reason"].strip() if given else None
-        yield _slurm_node(at, name, state, says, given["when"] if given else None)
-    elif re.match(r"^REASON\s+USER\s+TIMESTAMP\s+NODELIST", text) and may_read(line, "sinfo"):
-        for row in rows(line, "sinfo", MOST_ROWS):
-            found = SINFO.search(row.text[:600])
-            if found is None:
-                break
-            reason = row.text[: found.start()].rstrip().rpartition(" ")[0].strip()  # what is left is the user
-            yield _slurm_node(row, found["nodes"], None, reason, found["when"])
+        reason = row.text[: found.start()].rstrip().rpartition(" ")[0].strip()  # what is left is the user
+        yield _slurm_node(row, found["nodes"], None, reason, found["when"])
 
 
 def _slurm_node(line: Line, nodes: str, state: str | None, says: str | None, when: str | None) -> Event:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import os
+import pkgutil
 import random
 import sys
 from collections import defaultdict
@@ -21,7 +24,7 @@ from recorded import RECORDED, answers
 
 from nccl_forensics.model import Problem, Reconstruction
 from nccl_forensics.recorder.dumps import Dump, dump_of
-from nccl_forensics.waits import dumped, mismatch
+from nccl_forensics.waits import detectors, dumped, judgement
 
 WITHOUT_LOGS = {"rank_not_arrived", "process_missing", "rank_busy"}
 """What dumps alone can say where the log has the reason."""
@@ -534,7 +537,7 @@ def test_a_running_job_is_healthy(layout: str) -> None:
         job = LAYOUTS[layout]()
         skew = {rank: 8 + rng.randrange(8) for rank in range(len(job.programs))}
         made = dumped.reconstruct(job.run(30, skew))
-        assert all(x.weight <= mismatch.WEAK for x in made.suspects)
+        assert all(x.weight <= judgement.WEAK for x in made.suspects)
 
 
 def test_a_finished_job_is_healthy() -> None:
@@ -668,7 +671,7 @@ def test_queues_in_opposite_order_are_a_deadlock(name: str, timing: bool) -> Non
     made = dumped.reconstruct(job.run(200))
     (first,) = made.suspects
     assert (first.ranks, first.cause) == ((), "deadlock")
-    assert first.weight >= mismatch.GAPS
+    assert first.weight >= judgement.GAPS
     assert "opposite orders" in first.says
     assert "train.py:97" in first.says
     assert made.groups[0] == first.group
@@ -838,6 +841,20 @@ def test_extra_healthy_groups_change_nothing() -> None:
         job.programs[rank] = [Op("all_reduce", "side", 5, line=99), *job.programs[rank]]
     assert verdict(dumped.reconstruct(job.run(400))) == before
     assert set(before[0]) == guilty
+
+
+def test_every_detector_is_asked_once() -> None:
+    """A detector is a public function of a file in detectors/ that gives a judgement or None."""
+    found = [
+        function
+        for info in pkgutil.iter_modules(detectors.__path__)
+        for module in [importlib.import_module(f"{detectors.__name__}.{info.name}")]
+        for name, function in vars(module).items()
+        if inspect.isfunction(function) and function.__module__ == module.__name__ and not name.startswith("_")
+    ]
+    asked = [question.ask for question in detectors.QUESTIONS]
+    assert sorted(asked, key=repr) == sorted(found, key=repr)
+    assert {x.__annotations__["return"] for x in found} == {"Judgement | None"}
 
 
 def test_no_dumps() -> None:

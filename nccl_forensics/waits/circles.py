@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
-from nccl_forensics.recorder.dumps import P2P, Call
-from nccl_forensics.text.messages import say, say_many
+from nccl_forensics.waits.job import Job
 from nccl_forensics.waits.owed import Owed
-from nccl_forensics.waits.picture import Job, Standing, rank_list
 
 CIRCLE_ROOTS = 64
 """From how many ranks a shortest circle of waits is looked for. A judgement."""
 
-
-def wait_for(ranks: Collection[int]) -> str:
-    return say_many("{ranks} waits", "{ranks} wait", len(ranks), ranks=rank_list(ranks))
-
-
-def towards_peers(call: Call, peer: int) -> str:
-    return say(" to rank {peer}", peer=peer) if call.kind == "send" else say(" from rank {peer}", peer=peer)
+Edges = Mapping[int, Set[int]]
+"""Waiter → those it waits for."""
 
 
-def edges_of(job: Job, owed: Sequence[Owed]) -> dict[int, set[int]]:
+def edges_of(job: Job, owed: Sequence[Owed]) -> Edges:
     """Waiter → those it waits for: members that have not entered, or owe a send or a receive."""
     edges: dict[int, set[int]] = defaultdict(set)
     for group in job.stuck:
@@ -32,11 +24,28 @@ def edges_of(job: Job, owed: Sequence[Owed]) -> dict[int, set[int]]:
                 edges[rank] |= waited
     for one in owed:
         edges[one.waiter].add(one.ower)
-    return edges
+    return dict(edges)
 
 
-def circle_of(edges: Mapping[int, set[int]], start: Iterable[int]) -> set[int]:
+def circle_of(edges: Edges, start: Iterable[int]) -> set[int]:
     """Ranks of a circle of waits (a strongly connected component of two or more); empty if there is none."""
+    order = _in_order_of_end(edges, start)
+    back: dict[int, set[int]] = defaultdict(set)
+    for waiter, targets in edges.items():
+        for waited in targets:
+            back[waited].add(waiter)
+    left = set(order)
+    for root in reversed(order):
+        if root in left:
+            component = _reached(back, root, left)
+            if len(component) > 1:
+                return component
+            left -= component
+    return set()
+
+
+def _in_order_of_end(edges: Edges, start: Iterable[int]) -> list[int]:
+    """All ranks that are reached from `start`, in the order in which a depth-first search is done with them."""
     order: list[int] = []
     seen: set[int] = set()
     for root in start:
@@ -46,89 +55,50 @@ def circle_of(edges: Mapping[int, set[int]], start: Iterable[int]) -> set[int]:
         work: list[tuple[int, Iterator[int]]] = [(root, iter(sorted(edges.get(root, ()))))]
         while work:
             node, rest = work[-1]
-            for after in rest:
-                if after not in seen:
-                    seen.add(after)
-                    work.append((after, iter(sorted(edges.get(after, ())))))
-                    break
-            else:
+            after = next((x for x in rest if x not in seen), None)
+            if after is None:
                 order.append(node)
                 work.pop()
-    back: dict[int, set[int]] = defaultdict(set)
-    for a, targets in edges.items():
-        for b in targets:
-            back[b].add(a)
-    taken: set[int] = set()
-    for root in reversed(order):
-        if root in taken:
-            continue
-        component, todo = set(), [root]
-        taken.add(root)
-        while todo:
-            node = todo.pop()
-            component.add(node)
-            for before in back.get(node, ()):
-                if before not in taken and before in seen:
-                    taken.add(before)
-                    todo.append(before)
-        if len(component) > 1:
-            return component
-    return set()
+            else:
+                seen.add(after)
+                work.append((after, iter(sorted(edges.get(after, ())))))
+    return order
 
 
-def shortest_circle(edges: Mapping[int, set[int]], within: set[int]) -> list[int]:
+def _reached(edges: Edges, root: int, within: Set[int]) -> set[int]:
+    found, todo = {root}, [root]
+    while todo:
+        for after in edges.get(todo.pop(), set()):
+            if after in within and after not in found:
+                found.add(after)
+                todo.append(after)
+    return found
+
+
+def shortest_circle(edges: Edges, within: Set[int]) -> list[int]:
     """The ranks of a shortest circle of waits, each waiting for the next, the lowest first; [] if there is none."""
     best: list[int] = []
     for root in sorted(within)[:CIRCLE_ROOTS]:
-        came: dict[int, int] = {}
-        todo = deque([root])
-        while todo and root not in came:
-            node = todo.popleft()
-            for after in sorted(edges.get(node, set()) & within):
-                if after not in came:
-                    came[after] = node
-                    todo.append(after)
-        if root in came:
-            path = [came[root]]
-            while path[-1] != root:
-                path.append(came[path[-1]])
-            if not best or len(path) < len(best):
-                best = path[::-1]
+        circle = _shortest_through(edges, within, root)
+        if circle and (not best or len(circle) < len(best)):
+            best = circle
         if len(best) == 2:
             break
     return best
 
 
-@dataclass(slots=True)
-class Head:
-    """A rank's oldest operation that is not over: what its queue, or its program, stands in."""
-
-    group: Standing
-    row: int
-    peer: int | None = None
-    """Of a send or receive: the rank at its other end."""
-    pair: tuple[int, int] | None = None
-    """Of a send or receive: (sender, receiver)."""
-
-    def is_of(self, other: Head) -> bool:
-        """Do both ranks stand in the same operation?"""
-        return self.group is other.group and self.pair == other.pair
-
-
-def heads_of(job: Job) -> dict[int, Head]:
-    """Rank → its oldest operation that is not over, if its group is stuck in that, or it is a send or receive."""
-    heads: dict[int, Head] = {}
-    for rank, dump in job.dumps.items():
-        row = job.first_pending(rank)
-        if row >= dump.count:
-            continue
-        group = job.groups[job.index[rank][int(dump.group[row])]]
-        call = dump.calls[dump.call[row]]
-        if not dump.flags[row] & P2P:
-            if group.seq == int(dump.seq[row]) and rank in group.arrived:
-                heads[rank] = Head(group, row)
-        elif call.kind in ("send", "recv") and call.peer is not None and call.peer < len(group.ranks):
-            peer = group.ranks[call.peer]
-            if peer != rank:
-                heads[rank] = Head(group, row, peer, (rank, peer) if call.kind == "send" else (peer, rank))
-    return heads
+def _shortest_through(edges: Edges, within: Set[int], root: int) -> list[int]:
+    came: dict[int, int] = {}
+    todo = deque([root])
+    while todo and root not in came:
+        node = todo.popleft()
+        for after in sorted(edges.get(node, set()) & within):
+            if after not in came:
+                came[after] = node
+                todo.append(after)
+    if root not in came:
+        return []
+    path = [came[root]]
+    while path[-1] != root:
+        path.append(came[path[-1]])
+    return path[::-1]

@@ -15,8 +15,9 @@ from short_form import SECOND, analyzed
 from nccl_forensics import catalog
 from nccl_forensics.model import Event, Evidence, Finding, Gpu, Hypothesis, Incident, Reconstruction
 from nccl_forensics.verdict.case import Case
+from nccl_forensics.verdict.drafts import prior
 from nccl_forensics.verdict.incidents import diagnose
-from nccl_forensics.verdict.weigh import SUREST, prior, weigh
+from nccl_forensics.verdict.weigh import SUREST, weigh
 from nccl_forensics.when.aligned import Aligned
 from nccl_forensics.who.identities import Identities, Place
 

@@ -18,7 +18,7 @@ from nccl_forensics.pipeline import analyze
 from nccl_forensics.show import document
 from nccl_forensics.show.page import ranks
 from nccl_forensics.show.report import html
-from nccl_forensics.verdict import advice, weigh
+from nccl_forensics.verdict import advice, drafts
 from nccl_forensics.verdict.case import Case
 from nccl_forensics.verdict.rules import findings
 from nccl_forensics.verdict.rules.gpu import MINUTE, _most_within
@@ -72,17 +72,17 @@ def test_the_index_by_kind_keeps_the_order(path: Path) -> None:
 @pytest.mark.parametrize("path", cases("rules")[::5], ids=label)
 def test_findings_join_as_if_each_draft_were_asked(path: Path) -> None:
     found = list(findings(as_case(path)))
-    slow: list[weigh._Draft] = []
+    slow: list[drafts.Draft] = []
     for finding in sorted(found, key=lambda f: -f.weight):
         several = finding.cause in advice.LOCATES and finding.inference and finding.weight > 0
         for draft in slow:
             if draft.cause == finding.cause and (several or draft.touches(finding)):
                 break
         else:
-            draft = weigh._Draft(finding.cause)
+            draft = drafts.Draft(finding.cause)
             slow.append(draft)
         draft.add(finding)
-    assert weigh._drafts(found) == slow
+    assert drafts.collected(found) == slow
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -100,16 +100,16 @@ def test_findings_of_many_ranks_join_as_if_each_draft_were_asked(seed: int, a_ca
         )
         for n in range(40)
     ]
-    slow: list[weigh._Draft] = []
+    slow: list[drafts.Draft] = []
     for finding in sorted(found, key=lambda f: -f.weight):
         for draft in slow:
             if draft.cause == finding.cause and draft.touches(finding):
                 break
         else:
-            draft = weigh._Draft(finding.cause)
+            draft = drafts.Draft(finding.cause)
             slow.append(draft)
         draft.add(finding)
-    assert weigh._drafts(found) == slow
+    assert drafts.collected(found) == slow
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,10 @@ from nccl_forensics.text.moments import SECOND, is_dated
 from nccl_forensics.verdict import advice, pulse
 from nccl_forensics.verdict.case import Case
 from nccl_forensics.verdict.cleared import NOBODYS, cleared
+from nccl_forensics.verdict.drafts import same_gpu
 from nccl_forensics.verdict.ranks import ranks_table
 from nccl_forensics.verdict.rules import findings
-from nccl_forensics.verdict.weigh import WORTH_CITING, same_gpu, weigh
+from nccl_forensics.verdict.weigh import WORTH_CITING, weigh
 from nccl_forensics.waits.watchdogs import reporting_ranks, waiting_ranks
 from nccl_forensics.when.aligned import Aligned
 from nccl_forensics.when.zones import SKEW_S

@@ -324,12 +324,3 @@ def missing(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[str, 
     if named and not case.known.ranks and case.job:
         found.append(say("who ran where: `--hosts FILE` with a line for each rank (rank host local-rank GPU)"))
     return tuple(dict.fromkeys(found))[:MOST_MISSING]
-
-
-def settings(case: Case) -> Iterable[dict[str, object]]:
-    """What stands beside the verdict: settings that hid evidence or hurt, and what the run's pulse showed before."""
-    from nccl_forensics.verdict import pulse
-    from nccl_forensics.verdict.settings import contributing
-
-    yield from contributing(case, torch_version(case), recorder_setting(case))
-    yield from pulse.contributing(case)

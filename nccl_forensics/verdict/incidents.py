@@ -7,16 +7,17 @@ The derivation and its limits are in docs/reasoning.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from nccl_forensics.catalog import kinds_marked
-from nccl_forensics.model import Event, Finding, Hypothesis, Incident, InputRow, Reconstruction, Verdict
+from nccl_forensics.model import Event, Finding, Hypothesis, Incident, InputRow, Reconstruction, Verdict, text
 from nccl_forensics.names import same_host, short
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say
 from nccl_forensics.text.moments import SECOND, is_dated
-from nccl_forensics.verdict import advice, pulse
+from nccl_forensics.verdict import advice, pulse, settings
 from nccl_forensics.verdict.case import Case
 from nccl_forensics.verdict.cleared import NOBODYS, cleared
 from nccl_forensics.verdict.drafts import same_gpu
@@ -37,6 +38,7 @@ WORTH_AN_INCIDENT = 0.95
 """Log-odds that a host's own lines need to be an incident without any job. Our judgement."""
 SEPARATE_S = 3600
 """Without a job: failures of one host further apart than this are incidents of their own. Our judgement."""
+MOST_ALTERNATIVES = 6
 
 
 def diagnose(
@@ -46,18 +48,24 @@ def diagnose(
     case = Case(events=aligned.events, known=known, collectives=collectives, aligned=aligned, rows=tuple(rows))
     found = list(findings(case))
     if case.job:
-        incident = _incident(1, found, case)
+        incident = _incident(found, case)
         return (incident,) if incident else ()
-    ended = [e for e in case.events if e.kind == "progress" and e.details.get("what") == "finished"]
+    incidents = [i for group in _clusters(_not_survived(found, case)) if (i := _incident(group, case))]
+    incidents.sort(key=lambda i: (i.onset_ns is None, i.onset_ns or 0))
+    return tuple(replace(i, id=n) for n, i in enumerate(incidents, 1))
+
+
+def _not_survived(found: Sequence[Finding], case: Case) -> list[Finding]:
+    """The findings after which no job is known to have ended in order."""
+    ended = [e for e in case.of("progress") if text(e, "what") == "finished"]
+    if not ended:
+        return list(found)
     latest: dict[str, int] = {}
-    for event in case.events if ended else ():
+    for event in case.events:
         if event.time_ns is not None:
             latest[event.evidence.source] = max(event.time_ns, latest.get(event.evidence.source, event.time_ns))
     ends = [(e, latest.get(e.evidence.source)) for e in ended]
-    found = [f for f in found if not any(_survived(f, e, at) for e, at in ends)]
-    incidents = [i for n, group in enumerate(_clusters(found), 1) if (i := _incident(n, group, case))]
-    incidents.sort(key=lambda i: (i.onset_ns is None, i.onset_ns or 0))
-    return tuple(replace(i, id=n) for n, i in enumerate(incidents, 1))
+    return [f for f in found if not any(_survived(f, e, last_ns) for e, last_ns in ends)]
 
 
 def _survived(finding: Finding, ended: Event, ended_ns: int | None) -> bool:
@@ -93,80 +101,137 @@ def _together(a: Finding, b: Finding) -> bool:
     return abs(a.onset_ns - b.onset_ns) <= SEPARATE_S * SECOND
 
 
-def _incident(number_: int, found: Sequence[Finding], case: Case) -> Incident | None:
+def _incident(found: Sequence[Finding], case: Case) -> Incident | None:
+    """What these findings make of the case; None if that is no incident. Its number is that of the first."""
     hypotheses = weigh(found, case)
-    collectives = case.collectives
-    reporters = reporting_ranks(case.events)
-    if not hypotheses and not (case.job and (collectives.groups or case.detected)):
+    if not _deserves_an_incident(hypotheses, case):
         return None
-    if not case.job and max((f.weight for f in hypotheses[0].findings), default=0.0) < WORTH_AN_INCIDENT:
-        return None  # noise and doubtful lines of a host make no incident of a job that nobody mentions
-    if case.job and not hypotheses and collectives.healthy:
-        return None
-    verdict = _verdict(hypotheses, case, reporters)
-    seen = case.detected if case.job else None
-    top = hypotheses[0] if hypotheses else None
-    onset = None
-    if top is not None and verdict.cause == top.cause:
-        struck = [f.onset_ns for f in top.findings if f.onset_ns is not None and f.weight > 0 and f.cause == top.cause]
-        onset = min(struck, default=None)
-    if onset is None:
-        onset = case.onset_ns
-    last = [e.time_ns for e in case.events if e.time_ns is not None and e.kind in DETECTED | {"pg-abort", "exit"}]
-    detected = seen.time_ns if seen is not None else None
-    uncertainty = next(
-        (e.uncertainty_ns for f in (top.findings if top else ()) for e in f.events if e.time_ns == onset), None
-    )
-    chosen = {id(f) for f in (top.findings if top else ())}
-    contributing = tuple(
-        {
-            "cause": h.cause,
-            "says": h.findings[0].says,
-            "source": h.findings[0].events[0].evidence.source if h.findings[0].events else None,
-            "line": h.findings[0].events[0].evidence.line if h.findings[0].events else None,
-        }
-        for h in hypotheses[1:]
-        if h.cause in WORTH_A_TICKET
-        and max(f.weight for f in h.findings if f.cause == h.cause) > WORTH_CITING
-        and not any(id(f) in chosen for f in h.findings)
-    ) + tuple(advice.settings(case))
-    waited = None
-    struck_on = {
-        e.clock for f in (top.findings if top else ()) for e in f.events if onset is not None and e.time_ns == onset
-    }
-    guessed = {c for c in (*struck_on, seen.clock if seen else None) if c in case.aligned.assumed}
-    if guessed and len(struck_on | ({seen.clock} if seen else set())) > 1:
-        detected = None if seen is not None and seen.clock in guessed else detected
-        onset = onset if not struck_on & guessed else None  # no moment in UTC from a clock whose zone is only assumed
-    if detected is not None and onset is not None and detected >= onset:
-        waited = (detected - onset) / SECOND
+    verdict = _verdict(hypotheses, case)
+    moments = _moments(hypotheses, verdict, case)
+    groups = case.collectives.groups if case.job else ()
     return Incident(
-        id=number_,
-        onset_ns=onset,
-        onset_uncertainty_ns=uncertainty,
-        detected_ns=detected,
-        ended_ns=max(last, default=None) if case.job else None,
-        collective=collectives.groups[0] if case.job and collectives.groups else None,
-        groups=collectives.groups if case.job else (),
-        waits=collectives.waits if case.job else (),
+        id=1,
+        onset_ns=moments.onset_ns,
+        onset_uncertainty_ns=moments.uncertainty_ns,
+        detected_ns=moments.detected_ns,
+        ended_ns=_ended_ns(case) if case.job else None,
+        collective=groups[0] if groups else None,
+        groups=groups,
+        waits=case.collectives.waits if case.job else (),
         verdict=verdict,
-        contributing=contributing,
-        cost={
-            "lost_work_s": pulse.lost_work_s(case),
-            "detection_s": waited,
-            "restart_s": None,
-            "gpu_hours": _hours(waited, case),
-        }
-        if waited is not None
-        else None,
+        contributing=(*_other_troubles(hypotheses), *_settings(case), *pulse.contributing(case)),
+        cost=_cost(moments.waited_s, case),
         ranks=ranks_table(case, verdict),
     )
 
 
-def _hours(waited_s: float | None, case: Case) -> float | None:
+def _deserves_an_incident(hypotheses: Sequence[Hypothesis], case: Case) -> bool:
+    """A job that failed does; noise and doubtful lines of a host make no incident of a job that nobody mentions."""
+    if not case.job:
+        strongest = max((f.weight for h in hypotheses[:1] for f in h.findings), default=0.0)
+        return bool(hypotheses) and strongest >= WORTH_AN_INCIDENT
+    collectives = case.collectives
+    shown = bool(collectives.groups or case.detected) and not collectives.healthy
+    return bool(hypotheses) or shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Moments:
+    """When it struck and when the job noticed, on the reference clock; None where that can't be told."""
+
+    onset_ns: int | None
+    uncertainty_ns: int | None
+    """Half-width of the error bar of the line that shows the onset."""
+    detected_ns: int | None
+
+    @property
+    def waited_s(self) -> float | None:
+        """Seconds between the two."""
+        if self.detected_ns is None or self.onset_ns is None or self.detected_ns < self.onset_ns:
+            return None
+        return (self.detected_ns - self.onset_ns) / SECOND
+
+
+def _moments(hypotheses: Sequence[Hypothesis], verdict: Verdict, case: Case) -> _Moments:
+    top = hypotheses[0] if hypotheses else UNDETERMINED
+    struck_ns = _struck_ns(top) if top.cause == verdict.cause else None
+    onset_ns = struck_ns if struck_ns is not None else case.onset_ns
+    showing = [e for f in top.findings for e in f.events if e.time_ns == onset_ns]
+    found = _Moments(
+        onset_ns=onset_ns,
+        uncertainty_ns=showing[0].uncertainty_ns if showing else None,
+        detected_ns=case.detected.time_ns if case.job and case.detected is not None else None,
+    )
+    return _without_guessed_zones(found, {e.clock for e in showing if onset_ns is not None}, case)
+
+
+def _struck_ns(top: Hypothesis) -> int | None:
+    """The earliest onset that the hypothesis' own findings know."""
+    own = (f for f in top.findings if f.weight > 0 and f.cause == top.cause)
+    return min((f.onset_ns for f in own if f.onset_ns is not None), default=None)
+
+
+def _without_guessed_zones(found: _Moments, struck_on: Set[str | None], case: Case) -> _Moments:
+    """The moments that lie on clocks of known zones: one whose zone is only assumed gives no moment in UTC.
+
+    Where all lie on one such clock they stay, for the time between them is right. `struck_on`: clocks of the onset.
+    """
+    seen = case.detected if case.job else None
+    noticed_on = {seen.clock} if seen is not None else set()
+    guessed = (struck_on | noticed_on) & case.aligned.assumed
+    if not guessed or len(struck_on | noticed_on) < 2:
+        return found
+    return replace(
+        found,
+        onset_ns=None if struck_on & guessed else found.onset_ns,
+        detected_ns=None if noticed_on & guessed else found.detected_ns,
+    )
+
+
+def _ended_ns(case: Case) -> int | None:
+    """The last line by which the job noticed or ended."""
+    last = (e.time_ns for e in case.events if e.time_ns is not None and e.kind in DETECTED | {"pg-abort", "exit"})
+    return max(last, default=None)
+
+
+def _other_troubles(hypotheses: Sequence[Hypothesis]) -> Iterator[dict[str, object]]:
+    """What deserves a ticket of its own beside the likeliest hypothesis, and is no evidence of it."""
+    cited = {id(f) for h in hypotheses[:1] for f in h.findings}
+    for hypothesis in hypotheses[1:]:
+        if hypothesis.cause not in WORTH_A_TICKET or any(id(f) in cited for f in hypothesis.findings):
+            continue
+        if max(f.weight for f in hypothesis.findings if f.cause == hypothesis.cause) > WORTH_CITING:
+            first = hypothesis.findings[0]
+            place = first.events[0].evidence if first.events else None
+            yield {
+                "cause": hypothesis.cause,
+                "says": first.says,
+                "source": place.source if place is not None else None,
+                "line": place.line if place is not None else None,
+            }
+
+
+def _settings(case: Case) -> Iterable[dict[str, object]]:
+    """Settings that hid evidence or hurt."""
+    return settings.contributing(case, advice.torch_version(case), advice.recorder_setting(case))
+
+
+def _cost(waited_s: float | None, case: Case) -> dict[str, float | None] | None:
+    """What the failure took, as far as it is known; None where nobody knows how long it went unnoticed."""
+    if waited_s is None:
+        return None
+    return {
+        "lost_work_s": pulse.lost_work_s(case),
+        "detection_s": waited_s,
+        "restart_s": None,
+        "gpu_hours": _hours(waited_s, case),
+    }
+
+
+def _hours(waited_s: float, case: Case) -> float | None:
     """GPU-hours that the whole job stood still until somebody noticed; None if the number of ranks isn't known."""
     world = case.known.world_size
-    return round(waited_s * world / 3600, 2) if waited_s is not None and world else None
+    return round(waited_s * world / 3600, 2) if world else None
 
 
 WORTH_A_TICKET = frozenset(
@@ -185,55 +250,76 @@ WORTH_A_TICKET = frozenset(
 """Causes that deserve attention of their own even if something else stopped the job."""
 
 
-def _verdict(hypotheses: Sequence[Hypothesis], case: Case, reporters: tuple[int, ...]) -> Verdict:
+UNDETERMINED = Hypothesis(cause="undetermined", ranks=(), hosts=(), gpus=(), log_odds=0.0, confidence=0.0, findings=())
+"""What stands for the likeliest hypothesis where there is none, and for the named one where none is likely enough."""
+
+
+def _verdict(hypotheses: Sequence[Hypothesis], case: Case) -> Verdict:
     top = hypotheses[0] if hypotheses else None
-    sure = top is not None and top.confidence >= SUSPECTED
-    cause = top.cause if top is not None and sure else "undetermined"
-    status = (
-        "identified" if top is not None and top.confidence >= IDENTIFIED else "suspected" if sure else "undetermined"
+    verdict = _with_the_cleared(_named(hypotheses, case), case)
+    return replace(
+        verdict,
+        summary=advice.summary(verdict, top, case),
+        missing_evidence=advice.missing(verdict, top, case),
+        actions=advice.actions(verdict, top, case),
     )
-    ranks = top.ranks if top is not None and sure else ()
-    hosts = (top.hosts or _other_node(case, ranks)) if top is not None and sure else ()
-    gpus = top.gpus if top is not None and sure else ()
-    confidence = top.confidence if top is not None else 0.0
-    evidence = (
-        tuple(sorted(_unique(top.findings if top else ()), key=_chain))
-        if sure
-        else tuple(f for h in hypotheses[:3] for f in h.findings[:2])
-    )
-    alternatives = tuple((h, _why_not(h, top, case)) for h in hypotheses[1 if sure else 0 :][:6])
-    cannot = set(case.collectives.cannot_exclude)
-    if not ranks:  # whom the collectives suspect is not cleared by a verdict that names nobody
-        cannot |= {r for s in case.collectives.suspects for r in s.ranks}
-    draft = Verdict(
-        status=status,  # type: ignore[arg-type]
-        cause=cause,
-        ranks=ranks,
-        hosts=hosts,
-        gpus=gpus,
-        reporting_ranks=reporters,
-        confidence=round(confidence, 3),
+
+
+def _named(hypotheses: Sequence[Hypothesis], case: Case) -> Verdict:
+    """Who and what is named, and the evidence; the words, and who is cleared, are still to come."""
+    top = hypotheses[0] if hypotheses else UNDETERMINED
+    named = top if top.confidence >= SUSPECTED else UNDETERMINED
+    others = hypotheses if named is UNDETERMINED else hypotheses[1:]
+    return Verdict(
+        status=_status(top),
+        cause=named.cause,
+        ranks=named.ranks,
+        hosts=named.hosts or _other_node(case, named.ranks),
+        gpus=named.gpus,
+        reporting_ranks=reporting_ranks(case.events),
+        confidence=round(top.confidence, 3),
         summary="",
-        evidence=evidence,
-        alternatives=alternatives,
+        evidence=_signs_of(hypotheses) if named is UNDETERMINED else _chain_of(named),
+        alternatives=tuple((h, _why_not(h, top, case)) for h in others[:MOST_ALTERNATIVES]),
         cleared=(),
         cannot_exclude=(),
         missing_evidence=(),
         actions=(),
-        posterior=top.posterior if top is not None else None,
+        posterior=top.posterior,
     )
-    users = set(advice.perhaps_on_gpus(draft, case))
+
+
+def _status(top: Hypothesis) -> Literal["identified", "suspected", "undetermined"]:
+    if top.confidence < SUSPECTED:
+        return "undetermined"
+    return "identified" if top.confidence >= IDENTIFIED else "suspected"
+
+
+def _signs_of(hypotheses: Sequence[Hypothesis]) -> tuple[Finding, ...]:
+    """What stands as evidence where nothing is named: the first findings of the likeliest."""
+    return tuple(f for h in hypotheses[:3] for f in h.findings[:2])
+
+
+def _chain_of(hypothesis: Hypothesis) -> tuple[Finding, ...]:
+    """Its findings by time, those without one last; each sentence once."""
+    said: dict[str, Finding] = {}
+    for finding in hypothesis.findings:
+        said.setdefault(finding.says, finding)
+    return tuple(sorted(said.values(), key=_when))
+
+
+def _with_the_cleared(verdict: Verdict, case: Case) -> Verdict:
+    """The verdict with those that are innocent, and those that can't be excluded."""
+    users = set(advice.perhaps_on_gpus(verdict, case))
     users = users - set(waiting_ranks(case.events)) or users
-    draft = replace(
-        draft,
-        cleared=cleared(case, {*ranks, *users}, gpus, named_somebody=bool(ranks or hosts or gpus) or cause in NOBODYS),
-        cannot_exclude=tuple(sorted((cannot | users) - set(ranks))),
-    )
+    open_ = set(case.collectives.cannot_exclude) | users
+    if not verdict.ranks:  # whom the collectives suspect is not cleared by a verdict that names nobody
+        open_ |= {rank for suspect in case.collectives.suspects for rank in suspect.ranks}
+    somebody = bool(verdict.ranks or verdict.hosts or verdict.gpus) or verdict.cause in NOBODYS
     return replace(
-        draft,
-        summary=advice.summary(draft, top, case),
-        missing_evidence=advice.missing(draft, top, case),
-        actions=advice.actions(draft, top, case),
+        verdict,
+        cleared=cleared(case, {*verdict.ranks, *users}, verdict.gpus, named_somebody=somebody),
+        cannot_exclude=tuple(sorted(open_ - set(verdict.ranks))),
     )
 
 
@@ -252,39 +338,42 @@ def _other_node(case: Case, ranks: tuple[int, ...]) -> tuple[str, ...]:
         return ()
     spoke = [e for e in case.events if e.rank is not None]
     hosts = {short(e.host) if e.host else None for e in spoke}
-    others = {e.rank for e in spoke} == set(range(world)) - set(ranks)
-    return (OTHER_NODE,) if others and len(hosts) == 1 and None not in hosts else ()
+    only_the_other_half_spoke = {e.rank for e in spoke} == set(range(world)) - set(ranks)
+    on_one_host = len(hosts) == 1 and None not in hosts
+    return (OTHER_NODE,) if only_the_other_half_spoke and on_one_host else ()
 
 
-def _unique(found: Iterable[Finding]) -> list[Finding]:
-    first: dict[str, Finding] = {}
-    for finding in found:
-        first.setdefault(finding.says, finding)
-    return list(first.values())
-
-
-def _chain(finding: Finding) -> tuple[bool, int]:
+def _when(finding: Finding) -> tuple[bool, int]:
     times = [e.time_ns for e in finding.events if e.time_ns is not None]
     at = min(times, default=finding.onset_ns)
     return at is None, at or 0
 
 
-def _why_not(h: Hypothesis, top: Hypothesis | None, case: Case) -> str:
-    if top is not None and h is top:
+def _why_not(h: Hypothesis, top: Hypothesis, case: Case) -> str:
+    """Why this hypothesis is not the verdict."""
+    if h is top:
         return say("the evidence for it is too thin to name it")
-    negative = [f for f in h.findings if f.weight < 0]
-    if negative:
-        return negative[0].says
-    if top is not None and top.ranks and h.ranks and not set(top.ranks) & set(h.ranks):
-        if set(h.ranks) <= set(waiting_ranks(case.events)):
-            return say("{ranks} entered the collective and waited in it", ranks=phrases.ranks(h.ranks))
-        absent = {r for f in top.findings if f.cause in advice.LOCATES and f.weight > 0 for r in f.ranks}
-        if set(top.ranks) & absent and not set(h.ranks) & absent:
-            return say(
-                "the rank that never came is {late}, not {who}",
-                late=phrases.ranks(top.ranks),
-                who=phrases.ranks(h.ranks),
-            )
+    against = next((f for f in h.findings if f.weight < 0), None)
+    if against is not None:
+        return against.says
+    if (it_is_another := _it_is_another_rank(h, top, case)) is not None:
+        return it_is_another
     if h.cause in advice.LOCATES:
         return say("it says who, not why")
-    return say("less speaks for it") if top else say("little speaks for it")
+    return say("less speaks for it") if top is not UNDETERMINED else say("little speaks for it")
+
+
+def _it_is_another_rank(h: Hypothesis, top: Hypothesis, case: Case) -> str | None:
+    """Why it is none of the ranks of `h`; None if they are not known to be innocent."""
+    if not top.ranks or not h.ranks or set(top.ranks) & set(h.ranks):
+        return None
+    if set(h.ranks) <= set(waiting_ranks(case.events)):
+        return say("{ranks} entered the collective and waited in it", ranks=phrases.ranks(h.ranks))
+    absent = {r for f in top.findings if f.cause in advice.LOCATES and f.weight > 0 for r in f.ranks}
+    if set(top.ranks) & absent and not set(h.ranks) & absent:
+        return say(
+            "the rank that never came is {late}, not {who}",
+            late=phrases.ranks(top.ranks),
+            who=phrases.ranks(h.ranks),
+        )
+    return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from nccl_forensics.model import Cleared, Event, Evidence, Gpu, number
 from nccl_forensics.text import phrases
@@ -15,95 +15,131 @@ NOBODYS = frozenset({"preempted", "nccl_setup", "fabric_error", "storage_stall",
 """Causes for which no rank is to blame, so that all who waited are cleared."""
 WITNESS = say("told of the failure, and of nothing of its own that failed before: a witness until shown otherwise")
 VICTIM = say("entered the collective and waited in it: whoever reports a timeout is a victim until shown otherwise")
+COMPLAINTS = ("watchdog-timeout", "pg-async", "pg-blocking")
+"""Lines by which a rank's watchdog reports what it saw."""
+ECHOES = frozenset({43, 45, 154})
+"""Xids that follow the failure of a process or of another card."""
+NOT_THE_CAUSE = -2
+"""Log-odds of an event's time up to which it has nothing to do with the job's failure. Our judgement."""
+MOST_CLEARED = 60
 
 
 def cleared(case: Case, ranks: Collection[int], gpus: Sequence[Gpu], *, named_somebody: bool) -> tuple[Cleared, ...]:
+    """Who is innocent beside those named: `ranks` and `gpus`, and whoever can be among them."""
     found: list[Cleared] = []
-    said = dict(case.collectives.cleared) if named_somebody else {}
-    first_line: dict[int, Evidence] = {}
-    for event in case.of("watchdog-timeout", "pg-async", "pg-blocking"):
+    if named_somebody:
+        found += _waited_or_told(case, ranks)
+    found += _first_for_torchrun(case, ranks)
+    found += _cards_with_echoes(case, gpus)
+    return tuple(found[:MOST_CLEARED])
+
+
+def _waited_or_told(case: Case, ranks: Collection[int]) -> Iterator[Cleared]:
+    """Ranks that waited, or told of the failure and of nothing of their own: the first to complain, then by reason."""
+    reasons = _reasons(case, ranks)
+    complained = _first_complaints(case)
+    first = _first_to_complain(case, complained, reasons)
+    if first is not None:
+        why = reasons.pop(first)
+        who = say("Rank {n}, the first to complain", n=first)
+        yield Cleared(who=who, rank=first, why=why, evidence=complained[first])
+    by_reason: dict[str, list[int]] = defaultdict(list)
+    for rank, why in reasons.items():
+        by_reason[why].append(rank)
+    for why, alike in by_reason.items():
+        yield Cleared(
+            who=phrases.ranks(alike).capitalize(),
+            rank=alike[0] if len(alike) == 1 else None,
+            ranks=tuple(alike),
+            why=numbered(why, len(alike)),
+            evidence=next((complained[r] for r in alike if r in complained), None),
+        )
+
+
+def _reasons(case: Case, ranks: Collection[int]) -> dict[int, str]:
+    """Innocent rank → why, by rank: the collectives' own reason first."""
+    doubtful = set(ranks) | set(case.collectives.cannot_exclude)
+    waited = set(waiting_ranks(case.events))
+    failed = {e.rank for e in case.events if e.role == "cause"}
+    witnesses = set(reporting_ranks(case.events)) - failed
+    reasons = (
+        dict.fromkeys(waited, VICTIM) | dict.fromkeys(witnesses - waited, WITNESS) | dict(case.collectives.cleared)
+    )
+    return {rank: reasons[rank] for rank in sorted(reasons) if rank not in doubtful}
+
+
+def _first_complaints(case: Case) -> dict[int, Evidence]:
+    """Rank → its first line of complaint, in the order of these lines."""
+    found: dict[int, Evidence] = {}
+    for event in case.of(*COMPLAINTS):
         rank = event.rank if event.rank is not None else number(event, "group_rank")
         if rank is not None:
-            first_line.setdefault(rank, event.evidence)
-    doubtful = set(ranks) | set(case.collectives.cannot_exclude)
-    waited = set(waiting_ranks(case.events)) if named_somebody else set()
-    failed = {e.rank for e in case.events if e.role == "cause"}
-    told = set(reporting_ranks(case.events)) - failed if named_somebody else set()
-    innocent = [r for r in sorted(waited | told | set(said)) if r not in doubtful]
-    said = dict.fromkeys(told - waited, WITNESS) | said
-    clocks = {e.clock for e in case.of("watchdog-timeout", "pg-async", "pg-blocking") if e.clock}
-    first = next((r for r in first_line if r in innocent), None)
-    if first is not None and len(innocent) > 1 and len(clocks) == 1:  # across hosts nobody can be called the first
-        found.append(
-            Cleared(
-                who=say("Rank {n}, the first to complain", n=first),
-                rank=first,
-                why=said.get(first, VICTIM),
-                evidence=first_line[first],
-            )
-        )
-        innocent.remove(first)
-    by_reason: dict[str, list[int]] = defaultdict(list)
-    for rank in innocent:
-        by_reason[said.get(rank, VICTIM)].append(rank)
-    for why, alike in by_reason.items():
-        found.append(
-            Cleared(
-                who=phrases.ranks(alike).capitalize(),
-                rank=alike[0] if len(alike) == 1 else None,
-                ranks=tuple(alike),
-                why=numbered(why, len(alike)),
-                evidence=next((first_line[r] for r in alike if r in first_line), None),
-            )
-        )
+            found.setdefault(rank, event.evidence)
+    return found
+
+
+def _first_to_complain(case: Case, complained: Iterable[int], innocent: Collection[int]) -> int | None:
+    """The first innocent rank of several; None where several clocks told the time, for nobody can be called first."""
+    clocks = {e.clock for e in case.of(*COMPLAINTS) if e.clock}
+    if len(innocent) < 2 or len(clocks) != 1:
+        return None
+    return next((rank for rank in complained if rank in innocent), None)
+
+
+def _first_for_torchrun(case: Case, ranks: Collection[int]) -> Iterator[Cleared]:
+    """The 'root cause' of torchrun's report, where it is none of those named."""
     for event in case.of("exit"):
         if event.details.get("first") and event.rank is not None and event.rank not in ranks:
-            found.append(
-                Cleared(
-                    who=say("Rank {n}, torchrun's 'root cause'", n=event.rank),
-                    rank=event.rank,
-                    why=say(
-                        "torchrun names the first process that it saw end on that node, in whole seconds; often "
-                        "a survivor"
-                    ),
-                    evidence=event.evidence,
-                )
+            yield Cleared(
+                who=say("Rank {n}, torchrun's 'root cause'", n=event.rank),
+                rank=event.rank,
+                why=say(
+                    "torchrun names the first process that it saw end on that node, in whole seconds; often a survivor"
+                ),
+                evidence=event.evidence,
             )
+
+
+def _cards_with_echoes(case: Case, gpus: Sequence[Gpu]) -> Iterator[Cleared]:
+    """Cards whose Xids followed another failure, or came at another time."""
     named = {g.pci for g in gpus}
-    echoes: dict[tuple[str | None, str], list[Event]] = defaultdict(list)
+    of_card: dict[tuple[str | None, str], list[Event]] = defaultdict(list)
     for event in case.of("xid"):
         if event.gpu_pci and event.gpu_pci not in named:
-            echoes[event.host, event.gpu_pci].append(event)
-    for (host, pci), inside in sorted(echoes.items(), key=lambda x: (x[0][0] or "", x[0][1])):
-        numbers = {number(e, "xid") for e in inside}
-        echo, other = numbers & {43, 45, 154}, [e for e in inside if number(e, "xid") not in (43, 45, 154)]
-        reasons = list(dict.fromkeys(r for e in other if (r := case.timing(e)[1]) and case.timing(e)[0] <= -2))
-        if other and not (reasons and all(case.timing(e)[0] <= -2 for e in other)):
-            continue
-        said_of = (
-            [
-                say(
-                    "Xid {numbers}: {why}",
-                    numbers=phrases.listing(sorted({str(number(e, "xid")) for e in other})),
-                    why=reasons[0],
-                )
-            ]
-            if other
-            else []
-        )
-        if echo:
-            only = phrases.listing(str(n) for n in sorted(n for n in echo if n is not None))
-            said_of.append(
-                say("Xid {numbers}: the echo of a process or another card that had already failed", numbers=only)
-            )
-        why = joined(said_of, "; ")
-        found.append(
-            Cleared(
+            of_card[event.host, event.gpu_pci].append(event)
+    for (host, pci), xids in sorted(of_card.items(), key=lambda x: (x[0][0] or "", x[0][1])):
+        reasons = _reasons_of_card(case, xids)
+        if reasons:
+            yield Cleared(
                 who=say("GPU {pci}", pci=pci) + (say(" in {host}", host=host) if host else ""),
-                why=why,
+                why=joined(reasons, "; "),
                 gpu_pci=pci,
                 rank=case.known.rank_of_gpu(host, pci),
-                evidence=inside[0].evidence,
+                evidence=xids[0].evidence,
             )
+
+
+def _reasons_of_card(case: Case, xids: Sequence[Event]) -> list[str]:
+    """Why all Xids of one card mean nothing; [] if one of them can be the cause."""
+    echoes = [e for e in xids if number(e, "xid") in ECHOES]
+    others = [e for e in xids if number(e, "xid") not in ECHOES]
+    at_another_time = _why_at_another_time(case, others)
+    if others and at_another_time is None:
+        return []
+    reasons = [at_another_time] if at_another_time is not None else []
+    if echoes:
+        numbers = phrases.listing(str(n) for n in sorted({number(e, "xid") or 0 for e in echoes}))
+        reasons.append(
+            say("Xid {numbers}: the echo of a process or another card that had already failed", numbers=numbers)
         )
-    return tuple(found[:60])
+    return reasons
+
+
+def _why_at_another_time(case: Case, xids: Sequence[Event]) -> str | None:
+    """Why none of these Xids came when the job failed; None if one of them can have."""
+    timings = [case.timing(e) for e in xids]
+    when = next((why for _, why in timings if why), None)
+    if when is None or any(shift > NOT_THE_CAUSE for shift, _ in timings):
+        return None
+    numbers = phrases.listing(sorted({str(number(e, "xid")) for e in xids}))
+    return say("Xid {numbers}: {why}", numbers=numbers, why=when)

@@ -18,11 +18,14 @@ from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say
 from nccl_forensics.text.moments import SECOND, is_dated
 from nccl_forensics.verdict import advice, pulse, settings
+from nccl_forensics.verdict.actions import actions
 from nccl_forensics.verdict.case import Case
 from nccl_forensics.verdict.cleared import NOBODYS, cleared
 from nccl_forensics.verdict.drafts import same_gpu
+from nccl_forensics.verdict.missing import missing
 from nccl_forensics.verdict.ranks import ranks_table
 from nccl_forensics.verdict.rules import findings
+from nccl_forensics.verdict.summary import summary
 from nccl_forensics.verdict.weigh import WORTH_CITING, weigh
 from nccl_forensics.waits.watchdogs import reporting_ranks, waiting_ranks
 from nccl_forensics.when.aligned import Aligned
@@ -257,12 +260,8 @@ UNDETERMINED = Hypothesis(cause="undetermined", ranks=(), hosts=(), gpus=(), log
 def _verdict(hypotheses: Sequence[Hypothesis], case: Case) -> Verdict:
     top = hypotheses[0] if hypotheses else None
     verdict = _with_the_cleared(_named(hypotheses, case), case)
-    return replace(
-        verdict,
-        summary=advice.summary(verdict, top, case),
-        missing_evidence=advice.missing(verdict, top, case),
-        actions=advice.actions(verdict, top, case),
-    )
+    verdict = replace(verdict, missing_evidence=missing(verdict, top, case))
+    return replace(verdict, summary=summary(verdict, top, case), actions=actions(verdict, top, case))
 
 
 def _named(hypotheses: Sequence[Hypothesis], case: Case) -> Verdict:

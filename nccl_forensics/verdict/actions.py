@@ -1,0 +1,82 @@
+"""What to do first, from catalog/actions.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nccl_forensics import catalog
+from nccl_forensics.model import Action, Hypothesis, Verdict
+from nccl_forensics.text import phrases
+from nccl_forensics.text.messages import Message, filled, say
+from nccl_forensics.verdict.advice import cards, kernel_logs
+from nccl_forensics.verdict.case import Case
+
+MOST_ACTIONS = 5
+MOST_TO_COLLECT = 3
+
+
+def actions(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[Action, ...]:
+    """What to do, first thing first; never empty. `verdict` tells already what is missing."""
+    if top is None or verdict.status == "undetermined":
+        return _collect(verdict.missing_evidence)
+    names = _names(verdict)
+    return tuple(
+        Action(
+            do=Message(entry["do"], names),
+            because=Message(entry["because"], names),
+            command=filled(entry["command"], names) if entry.get("command") else None,
+        )
+        for entry in _entries(verdict, top, case)[:MOST_ACTIONS]
+    )
+
+
+def _collect(missing: Sequence[str]) -> tuple[Action, ...]:
+    """What to do where nothing is named: get what would tell."""
+    if not missing:
+        keep = say("Keep all files of this run and run it again with the settings below.")
+        return (Action(do=keep, because=say("The evidence is gone.")),)
+    return tuple(
+        Action(do=say("Collect: {what}", what=what), because=say("It would tell the likeliest explanations apart."))
+        for what in missing[:MOST_TO_COLLECT]
+    )
+
+
+def _entries(verdict: Verdict, top: Hypothesis, case: Case) -> list[Mapping[str, Any]]:
+    """The catalogue's rows to follow: those for the very kind of this failure first, or instead of all others."""
+    rows = _fitting(verdict, case)
+    exact = [row for row in rows if row.get("detail") and row["detail"] == top.detail]
+    if any(row.get("instead") for row in exact):
+        return exact
+    return exact + [row for row in rows if not row.get("detail")]
+
+
+def _fitting(verdict: Verdict, case: Case) -> list[Mapping[str, Any]]:
+    """The catalogue's rows for this cause that need nothing else than what is known."""
+    card = "gpu" if verdict.gpus else "no gpu"
+    log = "kernel log" if kernel_logs(verdict, case) else "no kernel log"
+    rows = catalog.load("actions")["action"]
+    return [row for row in rows if row["cause"] == verdict.cause and row.get("needs") in (None, card, log)]
+
+
+def _names(verdict: Verdict) -> dict[str, str]:
+    """What stands for the names in the catalogue's sentences and commands."""
+    return {
+        "host": phrases.listing(verdict.hosts) or say("the host"),
+        **_names_of_card(verdict),
+        "rank": phrases.ranks(verdict.ranks).removeprefix("rank ").removeprefix("ranks ") if verdict.ranks else "N",
+        "who": phrases.ranks(verdict.ranks) if verdict.ranks else say("the missing rank"),
+    }
+
+
+def _names_of_card(verdict: Verdict) -> dict[str, str]:
+    """The first card that has an address; a command about one that has none is to be filled in by the reader."""
+    addresses = [g.pci for g in verdict.gpus if g.pci]
+    if not addresses:
+        return {"gpu": "ADDRESS", "at_gpu": "", "index": "INDEX"}
+    index = next(g.index for g in verdict.gpus if g.pci)
+    return {
+        "gpu": addresses[0],
+        "at_gpu": phrases.aside(cards(addresses)),
+        "index": str(index) if index is not None else "INDEX",
+    }

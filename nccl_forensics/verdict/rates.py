@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from nccl_forensics import catalog
 from nccl_forensics.intake.sniff import HOST_FORMATS
-from nccl_forensics.model import Event, Incident, InputRow
+from nccl_forensics.model import Event, Gpu, Incident, InputRow, Verdict
 from nccl_forensics.text import moments, phrases
 from nccl_forensics.text.messages import say
 from nccl_forensics.who.identities import Identities
@@ -103,40 +103,66 @@ class Rates:
 
 
 def rates(events: Sequence[Event], rows: Sequence[InputRow], known: Identities) -> Rates | None:
-    """`events` are aligned. None where no host's log covers a week and tells how many cards it has.
-
-    A host's log covers the time from its first to its last event: lines that tell nothing have no time here.
-    """
-    of_hosts = {r.path for r in rows if r.format in HOST_FORMATS}
-    logged: dict[str, list[Event]] = defaultdict(list)
-    for event in events:
-        if event.host and event.evidence.source in of_hosts and event.time_ns and moments.is_dated(event.time_ns):
-            logged[event.host].append(event)
-    spans: dict[str, tuple[int, int]] = {}
-    for host, lines in logged.items():
-        times = [e.time_ns for e in lines if e.time_ns is not None]
-        if known.gpus.get(host) and max(times) - min(times) >= LEAST_H * HOUR_NS:
-            spans[host] = (min(times), max(times))
-    if not spans:
+    """`events` are aligned. None where no host's log covers a week and tells how many cards it has."""
+    watched = _watched(events, rows, known)
+    if not watched:
         return None
-    hours = {host: (last - first) / HOUR_NS for host, (first, last) in spans.items()}
-    failures = sorted(
-        (f for host in spans for f in _failures(host, logged[host])), key=lambda f: (f.event.time_ns or 0, f.host)
-    )
-    gpu_hours = sum(hours[h] * len(known.gpus[h]) for h in spans)
+    failures = [failure for host in watched for failure in _failures(host)]
+    failures.sort(key=lambda f: (f.event.time_ns or 0, f.host))
+    gpu_hours = sum(host.hours * len(host.gpus) for host in watched)
     low, high = interval(len(failures), SURE)
     return Rates(
-        since_ns=min(first for first, _ in spans.values()),
-        until_ns=max(last for _, last in spans.values()),
-        hosts=len(spans),
-        gpus=sum(len(known.gpus[h]) for h in spans),
+        since_ns=min(host.since_ns for host in watched),
+        until_ns=max(host.until_ns for host in watched),
+        hosts=len(watched),
+        gpus=sum(len(host.gpus) for host in watched),
         gpu_hours=gpu_hours,
         failures=tuple(failures),
         expected=gpu_hours / HOURS_PER_FAILURE,
         low=low,
         high=high,
-        offenders=tuple(_offenders(failures, hours, known)),
+        offenders=tuple(_offenders(failures, watched)),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Watched:
+    """A host whose log is long enough to say how often it fails.
+
+    It covers the time from its first to its last event: lines that tell nothing have no time here.
+    """
+
+    name: str
+    gpus: tuple[Gpu, ...]
+    since_ns: int
+    until_ns: int
+    events: Sequence[Event]
+
+    @property
+    def hours(self) -> float:
+        return (self.until_ns - self.since_ns) / HOUR_NS
+
+
+def _watched(events: Iterable[Event], rows: Iterable[InputRow], known: Identities) -> list[_Watched]:
+    found = []
+    for name, dated in _dated_by_host(events, rows).items():
+        since_ns, until_ns = min(t for t, _ in dated), max(t for t, _ in dated)
+        gpus = known.gpus.get(name, ())
+        if gpus and until_ns - since_ns >= LEAST_H * HOUR_NS:
+            lines = [event for _, event in dated]
+            found.append(_Watched(name=name, gpus=gpus, since_ns=since_ns, until_ns=until_ns, events=lines))
+    return found
+
+
+def _dated_by_host(events: Iterable[Event], rows: Iterable[InputRow]) -> dict[str, list[tuple[int, Event]]]:
+    """Host → (time, event) of the lines in hosts' own files that have a real time."""
+    of_hosts = {r.path for r in rows if r.format in HOST_FORMATS}
+    found: dict[str, list[tuple[int, Event]]] = defaultdict(list)
+    for event in events:
+        at = event.time_ns
+        if event.host and at is not None and moments.is_dated(at) and event.evidence.source in of_hosts:
+            found[event.host].append((at, event))
+    return found
 
 
 def _figure(value: float) -> str:
@@ -144,13 +170,13 @@ def _figure(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def _failures(host: str, lines: Iterable[Event]) -> Iterator[Failure]:
-    faults = sorted((e for e in lines if e.role == "cause" and _of_machines(e)), key=lambda e: e.time_ns or 0)
+def _failures(host: _Watched) -> Iterator[Failure]:
+    faults = sorted((e for e in host.events if e.role == "cause" and _of_machines(e)), key=lambda e: e.time_ns or 0)
     last: int | None = None
     for fault in faults:
         at = fault.time_ns or 0
         if last is None or at - last > APART_NS:
-            yield Failure(event=fault, host=host, gpu_pci=fault.gpu_pci)
+            yield Failure(event=fault, host=host.name, gpu_pci=fault.gpu_pci)
         last = at
 
 
@@ -158,22 +184,33 @@ def with_offenders(incidents: Sequence[Incident], found: Rates | None) -> tuple[
     """The incidents, with a contributing row for each card or host they blame that fails again and again."""
     if found is None or not found.offenders:
         return tuple(incidents)
-    made = []
-    for incident in incidents:
-        verdict = incident.verdict
-        cards = {(g.host, g.pci) for g in verdict.gpus}
-        rows: list[Mapping[str, object]] = []
-        for one in found.offenders:
-            blamed = one.host in verdict.hosts if one.gpu_pci is None else (one.host, one.gpu_pci) in cards
-            if blamed and verdict.status != "undetermined":
-                last = next(
-                    f for f in reversed(found.failures) if one.gpu_pci in (None, f.gpu_pci) and f.host == one.host
-                )
-                place = last.event.evidence
-                row = {"cause": verdict.cause, "kind": "repeat-offender", "says": one.says + "."}
-                rows.append({**row, "source": place.source, "line": place.line})
-        made.append(replace(incident, contributing=(*incident.contributing, *rows)) if rows else incident)
-    return tuple(made)
+    return tuple(
+        replace(one, contributing=(*one.contributing, *_repeats(one.verdict, found)))
+        if one.verdict.status != "undetermined"
+        else one
+        for one in incidents
+    )
+
+
+def _repeats(verdict: Verdict, found: Rates) -> Iterator[Mapping[str, object]]:
+    """A row for each repeat offender that this verdict blames, with the line of its last failure."""
+    for one in found.offenders:
+        if _blames(verdict, one):
+            mine = (f for f in reversed(found.failures) if f.host == one.host and one.gpu_pci in (None, f.gpu_pci))
+            place = next(mine).event.evidence
+            yield {
+                "cause": verdict.cause,
+                "kind": "repeat-offender",
+                "says": one.says + ".",
+                "source": place.source,
+                "line": place.line,
+            }
+
+
+def _blames(verdict: Verdict, one: Offender) -> bool:
+    if one.gpu_pci is None:
+        return one.host in verdict.hosts
+    return (one.host, one.gpu_pci) in {(g.host, g.pci) for g in verdict.gpus}
 
 
 def _of_machines(fault: Event) -> bool:
@@ -239,25 +276,30 @@ def adjusted(chances: Sequence[float]) -> list[float]:
     return made
 
 
-def _offenders(failures: Sequence[Failure], hours: Mapping[str, float], known: Identities) -> Iterator[Offender]:
+def _offenders(failures: Sequence[Failure], watched: Sequence[_Watched]) -> Iterator[Offender]:
     """Cards first, then hosts whose failures are not those of one such card."""
-    cards = {(h, g.pci): t for h, t in hours.items() for g in known.gpus[h] if g.pci}
-    of_cards = [(f.host, f.gpu_pci) for f in failures if f.gpu_pci and (f.host, f.gpu_pci) in cards]
-    named: set[str] = set()
-    for (host, pci), count, q in _more_than_their_share(of_cards, cards):
-        named.add(host)
+    cards = list(_cards_that_fail_again(failures, watched))
+    yield from cards
+    named = {card.host for card in cards}
+    hours = {host.name: host.hours for host in watched}
+    for host, count, q in _more_than_their_share([f.host for f in failures], hours):
+        if host not in named:
+            says = say("{host} had {n} of the {all} failures", host=host, n=count, all=len(failures))
+            yield Offender(host=host, gpu_pci=None, failures=count, q=q, says=says)
+
+
+def _cards_that_fail_again(failures: Sequence[Failure], watched: Sequence[_Watched]) -> Iterator[Offender]:
+    hours = {(host.name, gpu.pci): host.hours for host in watched for gpu in host.gpus if gpu.pci}
+    failed = [(f.host, f.gpu_pci) for f in failures if f.gpu_pci and (f.host, f.gpu_pci) in hours]
+    for (host, pci), count, q in _more_than_their_share(failed, hours):
         says = say(
             "GPU {gpu} of {host} was the first to fail in {n} of the {all} failures of a GPU",
             gpu=pci,
             host=host,
             n=count,
-            all=len(of_cards),
+            all=len(failed),
         )
         yield Offender(host=host, gpu_pci=pci, failures=count, q=q, says=says)
-    for host, count, q in _more_than_their_share([f.host for f in failures], hours):
-        if host not in named:
-            says = say("{host} had {n} of the {all} failures", host=host, n=count, all=len(failures))
-            yield Offender(host=host, gpu_pci=None, failures=count, q=q, says=says)
 
 
 def _more_than_their_share(failed: Sequence[Who], hours: Mapping[Who, float]) -> list[tuple[Who, int, float]]:

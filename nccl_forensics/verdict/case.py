@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from nccl_forensics.catalog import kinds_marked, weight
 from nccl_forensics.intake.sniff import HOST_FORMATS
-from nccl_forensics.model import Detail, Event, InputRow, Reconstruction
+from nccl_forensics.model import Detail, Event, InputRow, Reconstruction, number
 from nccl_forensics.names import short
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say
@@ -25,6 +25,10 @@ JOB_KINDS = kinds_marked("of-failure")
 """Lines that a failing training job writes, as against a kernel."""
 
 T = TypeVar("T")
+Timing = tuple[float, str | None]
+"""(log-odds, words) for when an event came relative to the job's failure."""
+IN_TIME: Timing = (0.0, None)
+"""Nothing in its time speaks against it."""
 
 
 def _handled(event: Event) -> bool:
@@ -141,11 +145,10 @@ class Case:
     def _steps(self) -> list[int]:
         """When the job ended a training step before its ranks began to wait, sorted."""
         onset = self.onset_ns if self.onset_ns is not None else self.detected.time_ns if self.detected else None
-        return sorted(
-            e.time_ns
-            for e in self.of("progress")
-            if e.time_ns is not None and onset is not None and e.time_ns <= onset and e.details.get("step") is not None
-        )
+        if onset is None:
+            return []
+        steps = (e for e in self.of("progress") if e.details.get("step") is not None)
+        return sorted(e.time_ns for e in steps if e.time_ns is not None and e.time_ns <= onset)
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -189,19 +192,18 @@ class Case:
     def detected(self) -> Event | None:
         """The first line, in time, by which the job itself noticed; by file order where no line has a time."""
         found = [e for e in self.events if e.kind in DETECTED]
-        timed = [e for e in found if e.time_ns is not None and e.kind != "python-exception"] or [
-            e for e in found if e.time_ns is not None
-        ]
-        return min(timed, key=lambda e: e.time_ns or 0) if timed else (found[0] if found else None)
+        timed = [e for e in found if e.time_ns is not None]
+        sure = [e for e in timed if e.kind != "python-exception"] or timed
+        return min(sure, key=lambda e: e.time_ns or 0) if sure else next(iter(found), None)
 
     @cached_property
     def onset_ns(self) -> int | None:
         """When the first waiter began to wait, on the reference clock."""
         starts = [g.first_arrival_ns for g in self.collectives.groups[:1] if g.first_arrival_ns is not None]
         for event in self.of("watchdog-timeout"):
-            waited = event.details.get("waited_ms")
-            if event.time_ns is not None and isinstance(waited, int):
-                starts.append(event.time_ns - waited * 1_000_000)
+            waited_ms = number(event, "waited_ms")
+            if event.time_ns is not None and waited_ms is not None:
+                starts.append(event.time_ns - waited_ms * 1_000_000)
         return min(starts, default=None)
 
     @staticmethod
@@ -209,48 +211,57 @@ class Case:
         """How far their times must be apart for their order to be weighed; `slack`: for it to be claimed."""
         return min(slack, (a.uncertainty_ns or 0) + (b.uncertainty_ns or 0) + SKEW_S * SECOND)
 
-    def timing(self, event: Event) -> tuple[float, str | None]:
-        """(log-odds, words) for when this event came relative to the job's failure; (0, None) if there is no job."""
+    def timing(self, event: Event) -> Timing:
+        """When this event came relative to the job's failure; `IN_TIME` if there is no job."""
         if not self.job:
-            return 0.0, None
-        seen = self.detected
+            return IN_TIME
         if event.time_basis != "stamp" and self.went_on(event):
             return weight("long_before"), say("the job made further steps after it")
-        if seen is None or event.time_ns is None or seen.time_ns is None:
-            if event.boot is not None and event.boot < 0:
+        seen = self.detected
+        if seen is None or seen.time_ns is None or event.time_ns is None:
+            if _is_from_an_earlier_boot(event):
                 return weight("earlier_boot"), say("it is from an earlier boot, and its time cannot be shown")
             return weight("order_unknown"), say("its time against the job's cannot be shown")
-        order = self.aligned.before(event, seen)
         slack = self.aligned.slack_ns(event, seen)
         if slack is None:
-            # A clock whose zone is only assumed can be off by whole quarters of an hour, so minutes prove nothing,
-            # but a day does.
-            gap = abs(event.time_ns - seen.time_ns) if is_dated(event.time_ns) == is_dated(seen.time_ns) else 0
-            if gap > 26 * 3600 * SECOND:
-                return weight("long_before"), say("it came more than a day away from the job's failure")
-            if event.boot is not None and event.boot < 0:
-                return weight("earlier_boot"), say("it is from an earlier boot, and its clock's zone is not known")
-            return weight("order_unknown"), say("its clock's zone is not known, so the order cannot be shown")
-        onset = self.onset_ns if self.onset_ns is not None else seen.time_ns
-        margin = self.margin_ns(event, seen, slack)
+            return _timing_without_zone(event, event.time_ns, seen.time_ns)
         if is_dated(event.time_ns) != is_dated(seen.time_ns):
             return weight("order_unknown"), say("the year of one of them is not known")
-        if order is False and event.time_ns - seen.time_ns > margin + 2 * SECOND:
+        return self._timing_in_order(event, event.time_ns, seen, seen.time_ns, slack)
+
+    def _timing_in_order(self, event: Event, time_ns: int, seen: Event, seen_ns: int, slack: int) -> Timing:
+        """For an event whose time can be compared with when the job noticed."""
+        onset = self.onset_ns if self.onset_ns is not None else seen_ns
+        margin = self.margin_ns(event, seen, slack)
+        if time_ns - seen_ns > margin + 2 * SECOND and self.aligned.before(event, seen) is False:
             return weight("too_late"), say("it came after the job had given up")
-        if event.time_ns < onset - LONG_BEFORE_S * SECOND - margin:
+        if time_ns < onset - LONG_BEFORE_S * SECOND - margin:
             return weight("long_before"), say("it came long before, and the job went on")
-        if (steps := self._steps_after(event.time_ns + margin + STEP_S * SECOND)) is not None:
-            gone = phrases.duration((steps - event.time_ns) / SECOND)
+        if (step_ns := self._steps_after(time_ns + margin + STEP_S * SECOND)) is not None:
+            gone = phrases.duration((step_ns - time_ns) / SECOND)
             return weight("long_before"), say("the job still made progress {gone} after it", gone=gone)
-        late = event.time_ns - onset - margin
-        if late > WAITED_S * SECOND and event.evidence.source in self.of_hosts and event.kind not in SLOW_TO_SHOW:
-            return weight("while_waiting"), (
-                say(
-                    "the others had already been waiting for {time}",
-                    time=phrases.duration((event.time_ns - onset) / SECOND),
-                )
-            )
-        return 0.0, None
+        late = time_ns - onset - margin > WAITED_S * SECOND
+        if late and event.evidence.source in self.of_hosts and event.kind not in SLOW_TO_SHOW:
+            waited = phrases.duration((time_ns - onset) / SECOND)
+            return weight("while_waiting"), say("the others had already been waiting for {time}", time=waited)
+        return IN_TIME
+
+
+def _is_from_an_earlier_boot(event: Event) -> bool:
+    return event.boot is not None and event.boot < 0
+
+
+def _timing_without_zone(event: Event, time_ns: int, seen_ns: int) -> Timing:
+    """For an event on a clock whose zone is only assumed: that can be off by whole quarters of an hour.
+
+    So minutes prove nothing, but a day does.
+    """
+    comparable = is_dated(time_ns) == is_dated(seen_ns)
+    if comparable and abs(time_ns - seen_ns) > MOST_ZONES_S * SECOND:
+        return weight("long_before"), say("it came more than a day away from the job's failure")
+    if _is_from_an_earlier_boot(event):
+        return weight("earlier_boot"), say("it is from an earlier boot, and its clock's zone is not known")
+    return weight("order_unknown"), say("its clock's zone is not known, so the order cannot be shown")
 
 
 ONE_START = 25
@@ -260,6 +271,8 @@ STARTS_ANEW = ("restart", "nccl-init", "exit", "sigterm-sent", "watchdog-timeout
 STEP_S = 90
 """A step of the whole job that ends later than this after a fault was made without what the fault took. Our judgement:
 the steps of large models take up to a minute."""
+MOST_ZONES_S = 26 * 3600
+"""How far two zones can be apart (UTC-12 and UTC+14)."""
 WAITED_S = 60
 """So long after the first waiter began, a fault of hardware is rather a consequence, or found late. Our judgement."""
 SLOW_TO_SHOW = frozenset(

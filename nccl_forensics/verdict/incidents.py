@@ -201,9 +201,7 @@ def _other_troubles(hypotheses: Sequence[Hypothesis]) -> Iterator[dict[str, obje
     """What deserves a ticket of its own beside the likeliest hypothesis, and is no evidence of it."""
     cited = {id(f) for h in hypotheses[:1] for f in h.findings}
     for hypothesis in hypotheses[1:]:
-        if hypothesis.cause not in WORTH_A_TICKET or any(id(f) in cited for f in hypothesis.findings):
-            continue
-        if max(f.weight for f in hypothesis.findings if f.cause == hypothesis.cause) > WORTH_CITING:
+        if _deserves_a_ticket(hypothesis) and not any(id(f) in cited for f in hypothesis.findings):
             first = hypothesis.findings[0]
             place = first.events[0].evidence if first.events else None
             yield {
@@ -212,6 +210,11 @@ def _other_troubles(hypotheses: Sequence[Hypothesis]) -> Iterator[dict[str, obje
                 "source": place.source if place is not None else None,
                 "line": place.line if place is not None else None,
             }
+
+
+def _deserves_a_ticket(hypothesis: Hypothesis) -> bool:
+    own = (f.weight for f in hypothesis.findings if f.cause == hypothesis.cause)
+    return hypothesis.cause in WORTH_A_TICKET and max(own) > WORTH_CITING
 
 
 def _settings(case: Case) -> Iterable[dict[str, object]]:

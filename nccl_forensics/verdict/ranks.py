@@ -101,16 +101,13 @@ class _End:
 def _end_of(case: Case, named: frozenset[int], reporters: frozenset[int]) -> _End:
     collectives = case.collectives
     group = collectives.groups[0] if collectives.groups else GroupState(name=None)
-    exits: dict[int, Event] = {}
-    for event in case.of("exit"):
-        if event.rank is not None:
-            exits.setdefault(event.rank, event)
+    exits = [(e.rank, e) for e in case.of("exit") if e.rank is not None]
     return _End(
         case=case,
         named=named,
         reporters=reporters,
-        exits=exits,
-        killed=frozenset(e.rank for e in case.of("exit") if e.rank is not None and number(e, "code") in KILLED),
+        exits=dict(reversed(exits)),  # the first line counts
+        killed=frozenset(rank for rank, event in exits if number(event, "code") in KILLED),
         spoke=frozenset(e.rank for e in case.events if e.rank is not None),
         counters={c.rank: c for c in collectives.counters},
         in_collective=frozenset(group.arrived),

@@ -26,8 +26,9 @@ from nccl_forensics.when.repeats import merge_repeats
 from nccl_forensics.when.window import Limited, Window
 from nccl_forensics.who import containers
 from nccl_forensics.who.attribute import attribute
+from nccl_forensics.who.hosts_file import read_hosts_file
 from nccl_forensics.who.identities import Identities, Place
-from nccl_forensics.who.table import identify, read_hosts_file
+from nccl_forensics.who.table import identify
 
 
 def analyze(

@@ -16,9 +16,10 @@ from nccl_forensics.errors import InputError
 from nccl_forensics.model import Gpu
 from nccl_forensics.names import normal_pci, same_host
 from nccl_forensics.who import attribute
-from nccl_forensics.who.files import names_in_path
+from nccl_forensics.who.hosts_file import read_hosts_file
 from nccl_forensics.who.identities import Identities, Place
-from nccl_forensics.who.table import identify, read_hosts_file
+from nccl_forensics.who.paths import names_in_path
+from nccl_forensics.who.table import identify
 
 CASES = cases("identify")
 

@@ -24,7 +24,7 @@ from nccl_forensics.text.messages import say, say_many
 from nccl_forensics.text.moments import SECOND
 from nccl_forensics.when.years import with_year
 from nccl_forensics.who.files import hosts_of_files
-from nccl_forensics.who.roster import numbered
+from nccl_forensics.who.numbered_files import numbered
 
 if TYPE_CHECKING:
     from nccl_forensics.recorder.dumps import Dump

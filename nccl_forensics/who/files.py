@@ -1,137 +1,197 @@
-"""What the names of files and folders tell: the host that wrote a file, the rank that a file is about."""
+"""Whose each file is: the host that wrote it and the rank that it is about, by its lines first, then by its name."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from nccl_forensics.intake.sniff import OF_ONE_HOST
 from nccl_forensics.model import Event, InputRow
 from nccl_forensics.names import short
-from nccl_forensics.who.roster import NUMBER, Numbered, numbered
-
-RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[ _-]?(\d{1,6})(?![\d])(?!-\d)", re.I)
-"""`rank3.log`, `comm_lib_trace_rank_3`; not `rank0-3.log`, which is a range."""
-RANK_FOLDER = re.compile(r"(?:global|worker)?[_-]?rank[ _-]?\d{1,6}", re.I)
-ATTEMPT_IN_NAME = re.compile(r"(?:^|/)attempt_(\d+)/(\d+)/(?:stdout|stderr|error)")
-"""torchrun's --log-dir: RUN/attempt_N/LOCAL_RANK/stderr.log."""
-SOSREPORT = re.compile(r"sosreport-([A-Za-z0-9][\w.-]{0,252}?)-(?:\d{6,10}-)?\d{4}-\d\d-\d\d-[a-z]{6,8}(?![\w-])")
-"""sosreport-HOST[-CASE]-DATE-RANDOM, the archive's and its folder's name (sos, LinuxPolicy.get_archive_name)."""
-HOST_IN_NAME = re.compile(
-    r"(?:^|[._/!-])((?:ip-?\d|(?:node|host|worker|gpu|compute|dgx|hgx|server|srv|pod|cn)(?:[-_][a-z0-9]|[a-z]?\d))"
-    r"[a-z0-9]*(?:-[a-z0-9]+)*)(?=$|[./!_])",
-    re.I,
+from nccl_forensics.who.numbered_files import Numbered, numbered
+from nccl_forensics.who.paths import (
+    machine_folders,
+    named_alike,
+    names_in_path,
+    rank_of_one_file,
+    steps_of,
+    without_count,
+    words_of,
 )
-"""A file or folder called after a machine: `node-d.log`, `torchrun-node-0.log`, `logs/node-1/…`, not `pods.txt`."""
-OF_MACHINE = re.compile(
-    r"(?:node|host|compute|dgx|hgx|server|srv|cn)[-_]?\d{1,5}$|(?<!worker)(?<!worker[-_])0\d{1,4}$", re.I
-)
-"""A number that only machines have, or one with a zero before it as theirs; workers, pods and GPUs count ranks, too."""
-CONTENTS = """
-    console serial kern kernel dmesg journal journalctl syslog messages boot previous prev current last pstore ipmi sel
-    bmc sensors smi nvidia nvsmi log logs out output err stdout stderr xid info report full all tail cut list status
-    events describe exporter metrics temp util usage memory burn topo topology test train
-"""
-CONTENT_WORDS = frozenset(CONTENTS.split())
-"""Words in a file's name that say what is in it: `gpu-4-console.log` is of gpu-4, `gpu-burn.log` of nobody."""
 
 
-def names_in_path(path: str) -> tuple[int | None, int | None, int | None, str | None]:
-    """(global rank, attempt, local rank, host) as far as a path tells; the last mention counts."""
-    rank = local = attempt = host = None
-    for found in RANK_IN_NAME.finditer(path):
-        rank = int(found[1])
-    if started := ATTEMPT_IN_NAME.search(path):
-        attempt, local = int(started[1]), int(started[2])
-    if sos := SOSREPORT.search(path):
-        return rank, attempt, local, sos[1]
-    for found in HOST_IN_NAME.finditer(path):
-        words = re.split(r"([-_])", found[1])
-        while len(words) > 1 and words[-1].lower() in CONTENT_WORDS:
-            words = words[:-2]
-        if len(words) > 1 or any(c.isdigit() for c in words[0]):
-            host = "".join(words)
-    return rank, attempt, local, host
+@dataclass(frozen=True, slots=True)
+class OfFile:
+    """Whose a file is, as far as its lines and its name tell."""
+
+    host: str | None = None
+    """Where it was written."""
+    rank: int | None = None
+    """The global rank that it is about."""
+    attempt: int | None = None
+    """Which start of the job by its launcher, from 0."""
+    local_rank: int | None = None
 
 
-def of_sources(
-    rows: Sequence[InputRow], events: Sequence[Event]
-) -> dict[str, tuple[str | None, int | None, int | None, int | None]]:
-    """For each file: (host, global rank, attempt, local rank), from its content first, then from its name."""
-    said: dict[str, Counter[str]] = defaultdict(Counter)
-    declared: dict[str, str] = {}
-    known: dict[str, str] = {}
-    told = _told_by_some(events)
-    for event in events:
-        if event.kind == "host-name" and isinstance(name := event.details.get("name"), str):
-            declared.setdefault(event.evidence.source, name)
-            known.setdefault(short(name), name)
-        elif event.host:
-            if event.evidence.source not in told or event.kind != "rank-identity":
-                said[event.evidence.source][event.host] += 1
-            known.setdefault(short(event.host), event.host)
-    found: dict[str, tuple[str | None, int | None, int | None, int | None]] = {}
-    stated = {path: set(hosts) for path, hosts in said.items()}
-    for path, name in declared.items():
-        stated.setdefault(path, set()).add(name)
-    machines = set(known)
-    folders = _folders(rows, stated)
-    of_machines = {folders.get(row.path) for row in rows if row.format in OF_ONE_HOST}
-    of_machines |= {folder for folder in folders.values() if short(folder) in machines}
-    alike = _alike([row for row in rows if row.format in OF_ONE_HOST and row.path not in stated])
-    # What stands before this in every path is where the user keeps the pile, and names nobody's machine or rank.
-    own = os.path.commonprefix([row.path for row in rows]).rfind("/") + 1  # noqa: RUF071 (cut at a folder)
-    numbers = numbered((r.path for r in rows if r.format not in OF_ONE_HOST), events)
-    writers: dict[str, set[int]] = defaultdict(set)
-    for event in events:
-        if event.rank is not None and event.kind not in OF_OTHERS and not event.relayed:
-            writers[event.evidence.source].add(event.rank)
-    shared = _of_several(events)
+UNTOLD = OfFile()
+"""A file of which nothing is known."""
+OfFiles = Mapping[str, OfFile]
+"""By path."""
+
+
+def of_sources(rows: Sequence[InputRow], events: Sequence[Event]) -> dict[str, OfFile]:
+    """Of each file what its content tells first, then its name."""
+    said = _Said.by(events)
+    names = _Names.of(rows, events, said)
+    found: dict[str, OfFile] = {}
     for row in rows:
-        _, attempt, local, above = names_in_path(row.path)
-        begin = own if "!" not in row.path[:own] else row.path.index("!")
-        rank, _, _, _ = names_in_path(row.path[begin:])
-        uncounted = _without_count(row.path, numbers.get(row.path))
-        *_, named = names_in_path(uncounted[begin:])
-        if named is None and above is not None and short(above) in machines:
-            named = above
-        if len(rows) == 1:
-            rank = _rank_of_one_file(row.path)
-        if rank is None and row.path in numbers:
-            rank = numbers[row.path].rank
-        if len(writers[row.path] - {rank}) > 1 or row.path in shared:
-            rank = None  # several ranks write in it: its name is about something else, such as who failed
-        hosts = said.get(row.path, Counter())
-        host = declared.get(row.path)
-        if host is None and len({short(h) for h in hosts}) == 1:
-            host = max(hosts, key=len)
-        if host is None and not hosts:
-            folder = folders.get(row.path)
-            if folder not in re.split(r"[/!]", uncounted) and folder not in of_machines:
-                folder = None
-            named = _spoken_of(row, known) or named
-            named = folder if folder and (named is None or named in folder) else named  # gpu7 of prod3-gpu7
-            named = named or alike.get(row.path)
-            host = _folder_host(row.path, declared) or (known.get(short(named), named) if named else None)
-            if host is None and len(machines) == 1 and row.format in OF_ONE_HOST:
-                host = known[next(iter(machines))]  # the pile speaks of one machine only
-        found[row.path] = (host, rank, attempt, local)
+        named = names_in_path(row.path)
+        host, rank = _host(row, said, names), _rank(row.path, said, names)
+        found[row.path] = OfFile(host, rank, named.attempt, named.local_rank)
     return found
 
 
-def _without_count(path: str, numbered: Numbered | None) -> str:
-    """The path with `#` for the number of a rank, so that `worker-5.out` is no machine's, while `node-5.log` is."""
-    for at in numbered.places if numbered is not None else ():
-        if (found := NUMBER.match(path, at)) and not OF_MACHINE.search(path[: found.end()]):
-            path = path[:at] + "#" * len(found[0]) + path[found.end() :]
-    return path
+def hosts_of_files(rows: Sequence[InputRow], events: Sequence[Event]) -> dict[str, str | None]:
+    """File → the host that it was written on, as its lines or its name tell."""
+    return {path: file.host for path, file in of_sources(rows, events).items()}
 
 
-def _words(path: str) -> list[str]:
-    """A file's name in lower case, cut at what is no letter or digit; the separators stand between the words."""
-    return re.split(r"([^a-z0-9]+)", re.split(r"[/!]", path)[-1].lower())
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What the lines of the pile tell of its files."""
+
+    declared: Mapping[str, str]
+    """File → the name that its machine gives itself."""
+    hosts: Mapping[str, Counter[str]]
+    """File → the hosts of its lines."""
+    known: Mapping[str, str]
+    """Short name of every host of which lines speak → its first spelling."""
+    writers: Mapping[str, set[int]]
+    """File → ranks that write in it."""
+    of_several: frozenset[str]
+    """Files that no rank wrote alone, whatever ranks they name."""
+
+    @classmethod
+    def by(cls, events: Sequence[Event]) -> _Said:
+        elsewhere = _told_by_some(events)
+        declared: dict[str, str] = {}
+        hosts: dict[str, Counter[str]] = defaultdict(Counter)
+        known: dict[str, str] = {}
+        writers: dict[str, set[int]] = defaultdict(set)
+        for event in events:
+            source = event.evidence.source
+            if event.kind == "host-name" and isinstance(name := event.details.get("name"), str):
+                declared.setdefault(source, name)
+                known.setdefault(short(name), name)
+            elif event.host:
+                if event.kind != "rank-identity" or source not in elsewhere:
+                    hosts[source][event.host] += 1
+                known.setdefault(short(event.host), event.host)
+            if event.rank is not None and event.kind not in OF_OTHERS and not event.relayed:
+                writers[source].add(event.rank)
+        return cls(declared, hosts, known, writers, frozenset(_of_several(events)))
+
+    def stated(self) -> dict[str, set[str]]:
+        """File → the hosts that its own lines state."""
+        found = {path: set(hosts) for path, hosts in self.hosts.items()}
+        for path, name in self.declared.items():
+            found.setdefault(path, set()).add(name)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What the names of all files together tell of each."""
+
+    kept_in: int
+    """So many characters stand before every path: where the user keeps the pile. They name nobody's machine or rank."""
+    numbers: Mapping[str, Numbered]
+    """File → the rank that a number in its name counts."""
+    folders: Mapping[str, str]
+    """File → the folder above it that is named after a machine."""
+    of_machines: frozenset[str | None]
+    """Those of `folders` that are machines for sure: their own files lie there, or lines speak of them."""
+    alike: Mapping[str, str]
+    """File → the machine after which it is named, as another file is after another one."""
+    alone: bool
+    """There is no other file."""
+
+    @classmethod
+    def of(cls, rows: Sequence[InputRow], events: Sequence[Event], said: _Said) -> _Names:
+        stated = said.stated()
+        folders = machine_folders((row.path for row in rows), stated)
+        of_hosts = [row.path for row in rows if row.format in OF_ONE_HOST]
+        with_files = {folders.get(path) for path in of_hosts}
+        spoken_of = {folder for folder in folders.values() if short(folder) in said.known}
+        return cls(
+            kept_in=os.path.commonprefix([row.path for row in rows]).rfind("/") + 1,  # noqa: RUF071 (cut at a folder)
+            numbers=numbered((row.path for row in rows if row.format not in OF_ONE_HOST), events),
+            folders=folders,
+            of_machines=frozenset(with_files | spoken_of),
+            alike=named_alike(path for path in of_hosts if path not in stated),
+            alone=len(rows) == 1,
+        )
+
+    def telling(self, path: str) -> int:
+        """Where the part of a path begins that tells something: an archive's name does, where all are members of it."""
+        return path.index("!") if "!" in path[: self.kept_in] else self.kept_in
+
+    def uncounted(self, path: str) -> str:
+        return without_count(path, self.numbers.get(path))
+
+
+def _rank(path: str, said: _Said, names: _Names) -> int | None:
+    """The rank that a file is about; None where several write in it: its name is about something else, such as who
+    failed."""
+    rank = _rank_in_name(path, names)
+    if rank is None and path in names.numbers:
+        rank = names.numbers[path].rank
+    others = said.writers.get(path, set()) - {rank}
+    return None if len(others) > 1 or path in said.of_several else rank
+
+
+def _rank_in_name(path: str, names: _Names) -> int | None:
+    return rank_of_one_file(path) if names.alone else names_in_path(path[names.telling(path) :]).rank
+
+
+def _host(row: InputRow, said: _Said, names: _Names) -> str | None:
+    """What a line declares; else the only host of its lines; else, where no line has one, what names tell."""
+    declared, hosts = said.declared.get(row.path), said.hosts.get(row.path)
+    if declared is not None:
+        return declared
+    if hosts:
+        return _only_host(hosts)
+    return (
+        _declared_beside(row.path, said.declared)
+        or _spelled(_host_by_name(row, said, names), said)
+        or _only_machine(row, said)
+    )
+
+
+def _only_host(hosts: Mapping[str, int]) -> str | None:
+    """The longest spelling of the one host that lines name."""
+    return max(hosts, key=len) if len({short(h) for h in hosts}) == 1 else None
+
+
+def _declared_beside(path: str, declared: Mapping[str, str]) -> str | None:
+    """The host that a neighbour in the same archive or bundle folder declares (a sosreport's `hostname`)."""
+    if "!" not in path:
+        return None
+    root = path.rsplit("!", 1)[0] + "!"
+    top = path[len(root) :].split("/", 1)[0]
+    names = {name for other, name in declared.items() if other.startswith(root + top)}
+    return names.pop() if len(names) == 1 else None
+
+
+def _host_by_name(row: InputRow, said: _Said, names: _Names) -> str | None:
+    """By the file's own name; by the folder's if that has it in full (gpu7 of prod3-gpu7), or the file's tells none."""
+    named = _spoken_of(row, said.known) or _host_in_path(row.path, said, names)
+    folder = _folder(row.path, names)
+    if folder is not None and (named is None or named in folder):
+        return folder
+    return named or names.alike.get(row.path)
 
 
 MOST_WORDS = 24
@@ -139,41 +199,41 @@ MOST_WORDS = 24
 
 def _spoken_of(row: InputRow, known: Mapping[str, str]) -> str | None:
     """The machine of which lines of the pile speak and whose name is part of this file's: `ob1-console.log`."""
-    words = _words(row.path)[:MOST_WORDS]
-    found = [
-        name
-        for begin in range(0, len(words), 2)
-        for end in range(begin + 1, len(words) + 1, 2)
-        if (name := "".join(words[begin:end])) in known
-        and (any(map(str.isalpha, name)) and (any(map(str.isdigit, name)) or row.format in OF_ONE_HOST))
-    ]
+    words = words_of(row.path)[:MOST_WORDS]
+    spans = ("".join(words[a:b]) for a in range(0, len(words), 2) for b in range(a + 1, len(words) + 1, 2))
+    found = [name for name in spans if name in known and _tells_a_machine(name, row)]
     longest = {name for name in found if not any(name != other and name in other for other in found)}
     return known[longest.pop()] if len(longest) == 1 else None
 
 
-def _alike(rows: Sequence[InputRow]) -> dict[str, str]:
-    """File → the machine in its name, where another file is named in the same way after another one.
-
-    `la0-kern.log` and `la1-kern.log`: neither is proof by itself.
-    """
-    shapes: dict[str, dict[str, str]] = defaultdict(dict)
-    for row in rows:
-        words = _words(row.path)
-        if len(words) > 1:
-            words = words[:-2]  # what is behind the last dot says the format
-        while words and words[0] in CONTENT_WORDS:
-            words = words[2:]
-        while words and words[-1] in CONTENT_WORDS:
-            words = words[:-2]
-        name = "".join(words)
-        if MACHINE.fullmatch(name) and not NOT_MACHINES.fullmatch(name):
-            shapes[_shape(row.path)][row.path] = name
-    return {path: name for found in shapes.values() if len(set(found.values())) > 1 for path, name in found.items()}
+def _tells_a_machine(name: str, row: InputRow) -> bool:
+    """Is it more than a word that happens to be a host's name? Letters with a number, or any in a host's own file."""
+    return any(map(str.isalpha, name)) and (any(map(str.isdigit, name)) or row.format in OF_ONE_HOST)
 
 
-def hosts_of_files(rows: Sequence[InputRow], events: Sequence[Event]) -> dict[str, str | None]:
-    """File → the host that it was written on, as its lines or its name tell."""
-    return {path: host for path, (host, _, _, _) in of_sources(rows, events).items()}
+def _host_in_path(path: str, said: _Said, names: _Names) -> str | None:
+    """What looks like a machine's name in a path; where the pile is kept counts only if lines speak of that machine."""
+    if (host := names_in_path(names.uncounted(path)[names.telling(path) :]).host) is not None:
+        return host
+    above = names_in_path(path).host
+    return above if above is not None and short(above) in said.known else None
+
+
+def _folder(path: str, names: _Names) -> str | None:
+    """The folder above that is named after a machine, unless its number counts ranks and nothing else speaks for it."""
+    folder = names.folders.get(path)
+    counts_ranks = folder not in steps_of(names.uncounted(path))
+    return None if counts_ranks and folder not in names.of_machines else folder
+
+
+def _spelled(name: str | None, said: _Said) -> str | None:
+    """As lines spell it, where they speak of that machine."""
+    return said.known.get(short(name), name) if name else None
+
+
+def _only_machine(row: InputRow, said: _Said) -> str | None:
+    """Of a host's own file, where the pile speaks of one machine only."""
+    return next(iter(said.known.values())) if len(said.known) == 1 and row.format in OF_ONE_HOST else None
 
 
 OF_OTHERS = frozenset({"exit", "rendezvous", "restart", "srun-exit", "ds-exit", "sigterm-sent", "pg-remote-rank"})
@@ -195,88 +255,20 @@ def _of_several(events: Iterable[Event]) -> set[str]:
     return {str(key[0]) for key, numbers in heard.items() if len(numbers - {None}) > 1}
 
 
-def _rank_of_one_file(path: str) -> int | None:
-    """Of a file that came alone: by its name, or by folders that are named after ranks and nothing else."""
-    *folders, name = re.split(r"[/!]", path)
-    kept = [one for one in folders if RANK_FOLDER.fullmatch(one)]
-    return names_in_path("/".join((*kept, name)))[0]
-
-
 def _told_by_some(events: Sequence[Event]) -> set[str]:
     """Files in which some ranks name their own host and others write, too, who may be anywhere."""
     named: dict[str, set[tuple[str, int]]] = defaultdict(set)
-    wrote: dict[str, set[tuple[str, int]]] = defaultdict(set)
     for event in events:
-        if event.relayed:
-            continue
-        seats = {(k, n) for k, n in (("rank", event.rank), ("local", event.local_rank)) if n is not None}
-        wrote[event.evidence.source] |= seats
-        if event.kind == "rank-identity" and event.host:
-            named[event.evidence.source] |= seats
-    return {source for source, seats in named.items() if wrote[source] - seats}
+        if event.kind == "rank-identity" and event.host and not event.relayed:
+            named[event.evidence.source] |= _seats(event)
+    return {
+        event.evidence.source
+        for event in events
+        if event.evidence.source in named and not event.relayed and _seats(event) - named[event.evidence.source]
+    }
 
 
-MACHINE = re.compile(r"[a-z]{2}[a-z0-9]*(?:-[a-z0-9]+)*-?\d+[a-z]?", re.I)
-NOT_MACHINES = re.compile(
-    r"(?:rank|attempt|step|epoch|checkpoint|ckpt|job|slurm|run|trial|seed|log|logs|part|tmp|version|v|out|case|dump|fr"
-    r"|torch|cuda|nccl|node_rank|local_rank|worker_rank|sample|bundle|ticket|incident"
-    r"|exp|experiment|test|try|retry|round|iter|fold|shard|task|phase|stage|batch|set|data|day|week|dir|folder|file|copy"
-    r"|backup|archive|upload|prod|dev|staging)[-_]?\d+",
-    re.I,
-)
-"""Folder names with a number at the end that are no machine's."""
-
-
-def _folders(rows: Sequence[InputRow], said: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """File → the folder above it that is named after a machine, below what all paths have in common.
-
-    Looking like a name is not enough: a line of the pile states that host, or a folder beside it has the same shape
-    (node-01, node-02). `said`: hosts that files state themselves; where a folder holds another machine's file, neither
-    it nor those of its shape are named after machines.
-    """
-    parts = {r.path: re.split(r"[/!]", r.path)[:-1] for r in rows}
-    common = 0
-    if len(parts) < 2:
-        return {}  # one file: its folders are whoever mailed it's
-    if parts:
-        while len({p[common] if len(p) > common else None for p in parts.values()}) == 1 and any(
-            len(p) > common for p in parts.values()
-        ):
-            common += 1
-    names: dict[str, set[str]] = defaultdict(set)  # folder → hosts that files below it state
-    for path, folders in parts.items():
-        for depth in range(common, len(folders)):
-            names["/".join(folders[: depth + 1])] |= {short(h) for h in said.get(path, ())}
-    alike: dict[tuple[str, str], set[str]] = defaultdict(set)  # (parent, shape) → names
-    doubted: set[tuple[str, str]] = set()
-    for folder, others in names.items():
-        parent, _, name = folder.rpartition("/")
-        alike[parent, _shape(name)].add(name)
-        if not others <= {short(name)}:
-            doubted.add((parent, _shape(name)))
-    stated = {short(h) for hosts in said.values() for h in hosts}
-    found: dict[str, str] = {}
-    for path, folders in parts.items():
-        for depth in range(common, len(folders)):
-            name, others = folders[depth], names["/".join(folders[: depth + 1])]
-            if not MACHINE.fullmatch(name) or NOT_MACHINES.fullmatch(name) or not others <= {short(name)}:
-                continue
-            kin = "/".join(folders[:depth]), _shape(name)
-            if short(name) in stated or (len(alike[kin]) > 1 and kin not in doubted):
-                found[path] = name
-    return found
-
-
-def _shape(name: str) -> str:
-    """'node-01' → 'node-#'."""
-    return re.sub(r"\d+", "#", name.lower())
-
-
-def _folder_host(path: str, declared: Mapping[str, str]) -> str | None:
-    """The host that a neighbour in the same archive or bundle folder declares (a sosreport's `hostname`)."""
-    if "!" not in path:
-        return None
-    root = path.rsplit("!", 1)[0] + "!"
-    top = path[len(root) :].split("/", 1)[0]
-    names = {name for other, name in declared.items() if other.startswith(root + top)}
-    return names.pop() if len(names) == 1 else None
+def _seats(event: Event) -> set[tuple[str, int]]:
+    """Who writes a line, by its global and by its local rank."""
+    numbers = (("rank", event.rank), ("local", event.local_rank))
+    return {(what, number) for what, number in numbers if number is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from nccl_forensics.model import Event, Gpu, Problem
@@ -61,7 +61,7 @@ class Identities:
                 self._ranks_by["pid", place.pid][host].append(rank)
             if place.gpu is not None and place.gpu.pci is not None:
                 self._ranks_by["pci", place.gpu.pci][host].append(rank)
-        self._gpus_on.update(ranks_by_host(self.gpus))
+        self._gpus_on.update(cards_by_short_name(self.gpus))
 
     def size(self, seen: Iterable[int] = ()) -> int | None:
         """How many ranks, if these are seen beside those in the table; None where that can't be told."""
@@ -73,8 +73,7 @@ class Identities:
 
     def rank_of_gpu(self, host: str | None, pci: str | None) -> int | None:
         """The rank that ran on this GPU, if exactly one can have."""
-        found = self._having("pci", pci, host)
-        return found[0] if len(found) == 1 else None
+        return _only(self._having("pci", pci, host))
 
     def _having(self, what: str, value: object, host: str | None) -> list[int]:
         """The ranks with this address or process id that can be on this host."""
@@ -94,62 +93,65 @@ class Identities:
         if gpu is None or host is None:
             return None
         alone = self.machines == {short(host)} and self._ranks_on.keys() <= {None}
-        if not alone and not self.ranks_on(host):
+        here: Collection[int] = self.ranks if alone else self.ranks_on(host)
+        if not alone and not here:
             return self._in_container(host, gpu)
+        local_rank = self._place_among_cards(host, gpu)
+        if local_rank is None:
+            return None
+        return _only(r for r in here if self.ranks[r].gpu is None and self.ranks[r].local_rank == local_rank)
+
+    def _place_among_cards(self, host: str, gpu: Gpu) -> int | None:
+        """The how many-eth of the cards that processes of this host see it is, from 0."""
         seen = next((cards for name, cards in self.visible.items() if same_host(name, host)), None)
         if seen is None and not self.devices_chosen and gpu.index is not None:
-            place: int | None = gpu.index
-        else:
-            places = [n for n, card in enumerate(seen or ()) if _is_card(card, gpu)]
-            place = places[0] if len(places) == 1 else None
-        here = self.ranks if alone else self.ranks_on(host)
-        found = [
-            r for r in here if place is not None and self.ranks[r].gpu is None and self.ranks[r].local_rank == place
-        ]
-        return found[0] if len(found) == 1 else None
+            return gpu.index
+        return _only(n for n, card in enumerate(seen or ()) if _is_card(card, gpu))
+
+    def _in_container(self, host: str, gpu: Gpu) -> int | None:
+        """The rank with this card, where the host's name is a machine's and the rank's is none."""
+        if short(host) not in self.machines:
+            return None
+        rank = _only(self._having("pci", gpu.pci, None))
+        if rank is None or any(p.gpu is None or p.gpu.pci is None for p in self.ranks.values()):
+            return None  # a rank whose card is not known can be the one
+        name = self.ranks[rank].host
+        return rank if name is not None and short(name) not in self.machines else None
 
     def perhaps_on_gpu(self, host: str | None, pci: str | None) -> tuple[int, ...]:
         """The ranks of which one ran on this card, if any did; () where it is known who did, or nothing tells.
 
         Whoever is known to be on another host or card can't have. Names of containers say nothing of the host.
         """
-        if host is None or pci is None:
+        if host is None or pci is None or self._owner_is_known(host, pci):
             return ()
         everyone = {*self.ranks, *range(min(self.world_size or self.at_least, MOST_RANKS))}
-        named = bool(self.ranks_on(host))
-        found = set()
-        for rank in everyone:
-            place = self.ranks.get(rank, Place())
-            here = place.host is None or same_host(place.host, host)
-            boxed = place.host is not None and not named and short(place.host) not in self.machines
-            card = place.gpu.pci if place.gpu is not None else None
-            if card == pci and place.host is not None and here:
-                return ()  # who ran on it is known
-            if (here or (boxed and short(host) in self.machines)) and card in (None, pci):
-                found.add(rank)
+        of_containers = short(host) in self.machines and not self.ranks_on(host)
+        found = {rank for rank in everyone if self._can_be_on(self.ranks.get(rank, Place()), host, pci, of_containers)}
         placed = all(rank in self.ranks and self.ranks[rank].host for rank in found)
         return tuple(sorted(found)) if len(found) > 1 and (placed or len(found) < len(everyone)) else ()
 
-    def _in_container(self, host: str, gpu: Gpu) -> int | None:
-        if short(host) not in self.machines:
-            return None
-        found = self._having("pci", gpu.pci, None)
-        if len(found) != 1 or any(p.gpu is None or p.gpu.pci is None for p in self.ranks.values()):
-            return None  # a rank whose card is not known can be the one
-        name = self.ranks[found[0]].host
-        return found[0] if name is not None and short(name) not in self.machines else None
+    def _owner_is_known(self, host: str, pci: str) -> bool:
+        return any(_pci(p) == pci and p.host is not None and same_host(p.host, host) for p in self.ranks.values())
+
+    def _can_be_on(self, place: Place, host: str, pci: str, of_containers: bool) -> bool:
+        """Does nothing place it on another card or host? `of_containers`: the host's ranks can go by their names."""
+        if _pci(place) not in (None, pci):
+            return False
+        if place.host is None or same_host(place.host, host):
+            return True
+        return of_containers and short(place.host) not in self.machines
 
     def rank_of_pid(self, host: str | None, pid: int | None) -> int | None:
         """The rank with this process id, if exactly one can have it. Container and host pids differ: only a hint."""
-        found = self._having("pid", pid, host)
-        return found[0] if len(found) == 1 else None
+        return _only(self._having("pid", pid, host))
 
     def unused(self, host: str | None, pci: str | None) -> bool:
         """Is this none of the cards of the ranks on this host, which are all known? Of those in the table, that is."""
         mine = self.ranks_on(host)
         if pci is None or not mine:
             return False
-        cards = {g.pci if (g := self.ranks[r].gpu) is not None else None for r in mine}
+        cards = {_pci(self.ranks[r]) for r in mine}
         return None not in cards and pci not in cards
 
     def ranks_on(self, host: str | None) -> tuple[int, ...]:
@@ -163,7 +165,18 @@ class Identities:
         return Gpu(host=host, pci=pci)
 
 
-def ranks_by_host(gpus: Mapping[str | None, Iterable[Gpu]]) -> dict[str | None, list[Gpu]]:
+def _only(found: Iterable[int]) -> int | None:
+    """The one, if there is exactly one."""
+    several = list(found)
+    return several[0] if len(several) == 1 else None
+
+
+def _pci(place: Place) -> str | None:
+    """The address of a rank's card."""
+    return place.gpu.pci if place.gpu is not None else None
+
+
+def cards_by_short_name(gpus: Mapping[str | None, Iterable[Gpu]]) -> dict[str | None, list[Gpu]]:
     """Short name of a host → the cards that files mention there."""
     found: dict[str | None, list[Gpu]] = defaultdict(list)
     for host, cards in gpus.items():

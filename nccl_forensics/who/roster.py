@@ -1,17 +1,8 @@
-"""Who is who: rank ↔ host ↔ local rank ↔ pid ↔ GPU, put together from every statement in the pile.
-
-Statements are trusted in this order: the user's `--hosts` file, torchrun's failure block and rendezvous result, NCCL's
-own init lines, prefixes of the lines themselves, file and folder names. A later statement fills gaps and never
-overrides; where two of the same weight disagree, both are reported and neither is used.
-
-Three name spaces are kept apart: `[rankN]:` is global, `[Rank r]` lies inside a process group, `[defaultN]:` is local
-to a node.
-"""
+"""How many ranks a job has, as far as its files tell."""
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -27,59 +18,6 @@ def likely_world(seen: Iterable[int]) -> int | None:
     ranks = set(seen)
     world = max(ranks, default=-1) + 1
     return world if 0 < world <= min(4 * len(ranks) + 64, MOST_RANKS) else None
-
-
-NUMBER = re.compile(r"(?<!\d)\d{1,5}(?!\d)")
-
-
-MOST_NUMBERS = 8
-"""Numbers of a path that are looked at, from its end."""
-
-
-AGREE, AGREE_SHIFTED = 2, 3
-"""Files whose lines must state the rank that their names count, and as many where names count from elsewhere than 0
-(the local ranks of a second node). Our judgement."""
-
-
-@dataclass(frozen=True, slots=True)
-class Numbered:
-    """The rank that a number in a file's name counts."""
-
-    rank: int
-    places: frozenset[int]
-    """Where in the path the number begins; several, if several count alike."""
-
-
-def numbered(paths: Iterable[str], events: Iterable[Event]) -> dict[str, Numbered]:
-    """File → the rank that it is named for: files are named alike but for one number, and that counts ranks wherever
-    their lines tell.
-
-    `slurm-123-7.out`, `worker.7.err`, `attempt_0/7/stderr.log`: the names alone do not say what they count.
-    """
-    said: dict[str, set[int]] = defaultdict(set)
-    for event in events:
-        if event.rank is not None and not event.relayed:
-            said[event.evidence.source].add(event.rank)
-    alike: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
-    for path in paths:
-        for found in list(NUMBER.finditer(path))[-MOST_NUMBERS:]:
-            alike[path[: found.start()], path[found.end() :]][int(found[0])] = path
-    ranks: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))  # file → rank → places
-    for (before, _), files in alike.items():
-        told = {n: said[path] for n, path in files.items() if said.get(path)}
-        if len(told) < AGREE or any(len(inside) > 1 for inside in told.values()):
-            continue
-        shifts = {next(iter(inside)) - n for n, inside in told.items()}
-        if len(shifts) == 1 and (shifts == {0} or len(told) >= AGREE_SHIFTED):
-            (shift,) = shifts
-            for n, path in files.items():
-                ranks[path][n + shift].add(len(before))
-    return {
-        path: Numbered(rank, frozenset(places))
-        for path, inside in ranks.items()
-        for rank, places in inside.items()
-        if len(inside) == 1 and 0 <= rank < MOST_RANKS
-    }
 
 
 _Agent = tuple[str | None, int | None, int | None]
@@ -108,6 +46,20 @@ class _Children:
         begin = max(begins) if alone and len(begins) == 1 else 0
         return max(max(begin, 0) + len(self.pids), 1 + max((rank for rank, _ in self.seats), default=-1))
 
+    def add_stopped(self, event: Event, pid: int) -> None:
+        """A launcher tells that it stops a process."""
+        self.pids.add(pid)
+        self.agents.add((event.host, event.pid, event.task))
+
+    def add_exit(self, event: Event, pid: int) -> None:
+        """A launcher tells that a process ended."""
+        self.pids.add(pid)
+        if event.rank is not None and event.local_rank is not None:
+            self.seats.add((event.rank, event.local_rank))
+        if "agent" in event.details:
+            self.agents.add((event.host, number(event, "agent"), event.task))
+        self.ended |= bool(event.details.get("first"))
+
 
 def _children(events: Iterable[Event]) -> Iterator[_Children]:
     """`events` in the order of their lines."""
@@ -119,17 +71,9 @@ def _children(events: Iterable[Event]) -> Iterator[_Children]:
         if source in current and (anew or (stopped is not None and current[source].ended)):
             yield current.pop(source)
         if stopped is not None:
-            own = current.setdefault(source, _Children())
-            own.pids.add(stopped)
-            own.agents.add((event.host, event.pid, event.task))
+            current.setdefault(source, _Children()).add_stopped(event, stopped)
         elif event.kind == "exit" and event.pid is not None:
-            own = current.setdefault(source, _Children())
-            own.pids.add(event.pid)
-            if event.rank is not None and event.local_rank is not None:
-                own.seats.add((event.rank, event.local_rank))
-            if "agent" in event.details:
-                own.agents.add((event.host, number(event, "agent"), event.task))
-            own.ended |= bool(event.details.get("first"))
+            current.setdefault(source, _Children()).add_exit(event, event.pid)
     yield from current.values()
 
 
@@ -145,7 +89,27 @@ def at_least(events: Sequence[Event]) -> int:
     return max((n for n in counted if n <= MOST_RANKS), default=0)
 
 
-def world(events: Iterable[Event]) -> int | None:
+def stated_world(events: Sequence[Event], widest: int | None) -> int | None:
+    """How many ranks there are by most statements: lines that say so, what the launcher was told to start, and the
+    widest communicator (`widest`)."""
+    sizes: Counter[int] = Counter()
+    for event in events:
+        for key in WORLD_SIZE:
+            if key in event.details and (size := number(event, key)) is not None and 0 < size <= MOST_RANKS:
+                sizes[size] += 1
+    for size in (widest, _started(events)):
+        if size:
+            sizes[size] += AS_MANY_LINES
+    return sizes.most_common(1)[0][0] if sizes else None
+
+
+WORLD_SIZE = ("world_size", "expected_world")
+"""Details of lines that state how many ranks there are."""
+AS_MANY_LINES = 10
+"""What a communicator's size, or the launcher's own settings, weigh against lines that state a size. Our judgement."""
+
+
+def _started(events: Iterable[Event]) -> int | None:
     """Ranks by what a launcher was told to start: so many processes on each of so many nodes."""
     found = {
         (nodes, local)

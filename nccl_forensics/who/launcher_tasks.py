@@ -1,0 +1,84 @@
+"""Where a launcher's task number (`srun --label`, mpirun's tags) is the global rank."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+
+from nccl_forensics.model import Event, number
+
+
+def tasks_of(event: Event) -> tuple[int, ...]:
+    """The tasks of a launcher that a line is about."""
+    if event.task is not None:
+        return (event.task,)
+    tasks = event.details.get("tasks")
+    return tuple(n for n in tasks if isinstance(n, int)) if isinstance(tasks, tuple) else ()
+
+
+def tasks_are_ranks(events: Sequence[Event], world_size: int | None) -> set[str]:
+    """Files in which a launcher's task number is the global rank: something shows it, and nothing speaks against it."""
+    shown: dict[str, set[bool]] = defaultdict(set)
+    proofs = chain(
+        _by_same_line(events),
+        _by_numbers_in_groups(events),
+        _by_height(events, world_size),
+        _by_ends_on_one_node(events),
+    )
+    for source, agrees in proofs:
+        shown[source].add(agrees)
+    return {source for source, said in shown.items() if said == {True}}
+
+
+Proofs = Iterator[tuple[str, bool]]
+"""(File, whether the task is the rank)."""
+
+
+def _by_same_line(events: Iterable[Event]) -> Proofs:
+    """Both numbers stand in one line."""
+    for event in events:
+        if event.task is not None and event.rank is not None:
+            yield event.evidence.source, event.task == event.rank
+
+
+def _by_numbers_in_groups(events: Sequence[Event]) -> Proofs:
+    """Releases up to 2.1 write no global rank: there the rank in the widest communicator, or in the group of a timeout,
+    has to agree for two tasks or more."""
+    pairs: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    widest = max((n for e in events if (n := number(e, "nranks")) is not None), default=None)
+    for event in events:
+        if event.task is not None and event.rank is None:
+            inside = _number_in_group(event, widest)
+            if inside is not None:
+                pairs[event.evidence.source].add((event.task, inside))
+    for source, seen in pairs.items():
+        if len({task for task, _ in seen}) > 1:
+            yield from ((source, task == inside) for task, inside in seen)
+
+
+def _number_in_group(event: Event, widest: int | None) -> int | None:
+    if event.kind == "watchdog-timeout":
+        return number(event, "group_rank")
+    if event.kind == "nccl-init" and number(event, "nranks") == widest:
+        return number(event, "comm_rank")
+    return None
+
+
+def _by_height(events: Iterable[Event], world_size: int | None) -> Proofs:
+    """A task number in the upper half of the world: tasks that start two ranks each or more are half as many as ranks
+    at most."""
+    if not world_size:
+        return
+    for event in events:
+        if any(world_size <= 2 * task < 2 * world_size for task in tasks_of(event)):
+            yield event.evidence.source, True
+
+
+def _by_ends_on_one_node(events: Iterable[Event]) -> Proofs:
+    """Two tasks that srun saw end on one node: a launcher that starts a node's ranks is one task there."""
+    on_node: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for event in events:
+        if event.kind in ("srun-exit", "slurm-oom") and event.host:
+            on_node[event.evidence.source, event.host] |= set(tasks_of(event))
+    yield from ((source, True) for (source, _), tasks in on_node.items() if len(tasks) > 1)

@@ -1,0 +1,109 @@
+"""The host of ranks of which no file states it, by the ranks beside them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from nccl_forensics.names import same_host, short
+from nccl_forensics.who.identities import Place
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """The ranks whose host is known."""
+
+    hosts: Mapping[int, str]
+    """Rank → host."""
+    local_ranks: Mapping[int, int]
+    """Rank → local rank, where that is known, too."""
+
+    @classmethod
+    def of(cls, ranks: Mapping[int, Place]) -> _Placed:
+        hosts = {rank: place.host for rank, place in ranks.items() if place.host is not None}
+        local_ranks = {rank: local for rank in hosts if (local := ranks[rank].local_rank) is not None}
+        return cls(hosts, local_ranks)
+
+    def are_on_one_node(self) -> bool:
+        """They share a host, and their local ranks count through from 0."""
+        counts_through = all(rank == local for rank, local in self.local_ranks.items())
+        return counts_through and len({short(h) for h in self.hosts.values()}) == 1
+
+    def ranks_a_node(self) -> int | None:
+        """How many ranks each node has, if launchers numbered nodes in blocks: rank = node × L + local rank."""
+        starts = {rank - local for rank, local in self.local_ranks.items()}
+        length = min((b - a for a, b in pairwise(sorted(starts))), default=0)
+        fits = length > 0 and all(start % length == 0 for start in starts)
+        return length if fits and all(local < length for local in self.local_ranks.values()) else None
+
+
+def beside(
+    ranks: Mapping[int, Place],
+    everyone: Collection[int],
+    spoken_of: Collection[str],
+    number_of_cards: Callable[[str], int],
+) -> dict[int, Place]:
+    """The ranks of `everyone` without a host that must be where others are, with it.
+
+    Holds only if every rank that is known fits. `spoken_of`: hosts of which anything in the pile speaks;
+    `number_of_cards`: how many GPUs a host has, as far as files tell.
+    """
+    placed = _Placed.of(ranks)
+    missing = set(everyone) - set(placed.hosts)
+    if not placed.hosts:
+        return {}
+    if placed.are_on_one_node():
+        host = next(iter(placed.hosts.values()))
+        alone = all(same_host(host, other) for other in spoken_of)
+        seats = _on_the_node(placed, missing, host, number_of_cards(host) if alone else 0)
+    elif (length := placed.ranks_a_node()) is not None:
+        seats = _in_blocks(placed, missing, length)
+    else:
+        seats = _between(placed, missing)
+    found = {}
+    for rank, host, local_rank in seats:
+        known = ranks.get(rank, Place())
+        found[rank] = replace(known, host=host, local_rank=known.local_rank if local_rank is None else local_rank)
+    return found
+
+
+_Seat = tuple[int, str, int | None]
+"""Rank, host, and local rank; None: what was known of that stays."""
+
+
+def _on_the_node(placed: _Placed, missing: Collection[int], host: str, cards: int) -> Iterator[_Seat]:
+    """Of one node, as far as local ranks are known; behind that, as far as it has GPUs (`cards`)."""
+    if placed.local_ranks:
+        seats = max(*placed.local_ranks.values(), cards, 0)
+        yield from ((rank, host, rank) for rank in missing if rank < seats)
+
+
+def _in_blocks(placed: _Placed, missing: Collection[int], length: int) -> Iterator[_Seat]:
+    """Of nodes with `length` ranks each, if each block has one host and each host one block."""
+    hosts: dict[int, set[str]] = defaultdict(set)
+    for rank, host in placed.hosts.items():
+        hosts[rank // length].add(short(host))
+    owners = {block: next(iter(inside)) for block, inside in hosts.items() if len(inside) == 1}
+    if len(owners) < len(hosts) or len(set(owners.values())) < len(owners):
+        return
+    names = {short(host): host for host in placed.hosts.values()}
+    for rank in missing:
+        if (owner := owners.get(rank // length)) is not None:
+            yield rank, names[owner], rank % length
+
+
+def _between(placed: _Placed, missing: Collection[int]) -> Iterator[_Seat]:
+    """Between two ranks of one host, where no two hosts' ranks overlap."""
+    spans: dict[str, tuple[int, int]] = {}
+    for rank, host in placed.hosts.items():
+        low, high = spans.get(short(host), (rank, rank))
+        spans[short(host)] = (min(low, rank), max(high, rank))
+    if any(before[1] >= after[0] for before, after in pairwise(sorted(spans.values()))):
+        return
+    names = {short(host): host for host in placed.hosts.values()}
+    for rank in missing:
+        for host, (low, high) in spans.items():
+            if low < rank < high:
+                yield rank, names[host], None

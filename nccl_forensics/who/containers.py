@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import NamedTuple
 
 from nccl_forensics.intake.sniff import OF_ONE_HOST
 from nccl_forensics.model import Event, InputRow, Problem, text
@@ -20,6 +22,7 @@ from nccl_forensics.names import short
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say
 from nccl_forensics.who.files import hosts_of_files
+from nccl_forensics.who.paths import steps_of
 from nccl_forensics.who.table import STATES_MEMBER
 
 LONG_ID = re.compile(r"(?<![0-9a-f])([0-9a-f]{12})[0-9a-f]{52}(?![0-9a-f])")
@@ -30,14 +33,38 @@ SEES = frozenset({"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"})
 FIGURES = re.compile(r"\d+")
 
 
-@dataclass(slots=True)
-class _Nodes:
-    """Container (its short name) → node → why it fits."""
+@dataclass(frozen=True, slots=True)
+class _Hosts:
+    """Which hosts write files of their own, and of which only lines speak: those can be containers."""
 
-    found: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
+    files: Mapping[str, str | None]
+    """File → the host that it was written on."""
+    nodes: Mapping[str, str]
+    """A host's own file → the host."""
+    machines: frozenset[str]
+    """Short names of `nodes`."""
+    spoken: Mapping[str, str]
+    """Short name of every other host of which a line speaks → its name."""
 
-    def add(self, container: str, node: str, why: str) -> None:
-        self.found[short(container)].setdefault(node, why)
+    @classmethod
+    def of(cls, rows: Sequence[InputRow], events: Sequence[Event]) -> _Hosts:
+        files = hosts_of_files(rows, events)
+        nodes = {r.path: name for r in rows if r.format in OF_ONE_HOST and (name := files.get(r.path))}
+        machines = frozenset(short(name) for name in nodes.values())
+        spoken = {short(e.host): e.host for e in events if e.host and short(e.host) not in machines}
+        return cls(files, nodes, machines, spoken)
+
+
+class _Fit(NamedTuple):
+    """A node on which a container can have run."""
+
+    container: str
+    node: str
+    why: str
+
+
+_Fits = Mapping[str, Mapping[str, str]]
+"""Container (its short name) → node → why it fits."""
 
 
 def joined(rows: Sequence[InputRow], events: Sequence[Event]) -> tuple[list[Event], list[Problem]]:
@@ -45,115 +72,127 @@ def joined(rows: Sequence[InputRow], events: Sequence[Event]) -> tuple[list[Even
 
     The container's name stays in the event's details (`container`).
     """
-    files = hosts_of_files(rows, events)
-    own = {r.path: name for r in rows if r.format in OF_ONE_HOST and (name := files.get(r.path))}
-    machines = {short(name): name for name in own.values()}
-    spoken = {short(e.host): e.host for e in events if e.host and short(e.host) not in machines}
-    said, others = _Nodes(), _Nodes()
-    _by_tables(events, files, said)
-    _by_ids(events, own, spoken, others)
-    _by_cards(events, files, own, spoken, others)
-    _by_processes(events, own, machines, spoken, others)
-    nodes: dict[str, str] = {}
-    problems = []
-    for container in sorted({*said.found, *others.found}):
-        fits = said.found.get(container) or others.found[container]
-        name = spoken.get(container, container)
-        if len(fits) == 1:
-            nodes[container] = next(iter(fits))
-        if container in spoken:
-            which, why = phrases.listing(sorted(fits)), next(iter(fits.values()))
-            says = (
-                say("{container} is a container on {node}: {why}", container=name, node=which, why=why)
-                if len(fits) == 1
-                else say("{container} ran on one of {nodes}: {why}", container=name, nodes=which, why=why)
-            )
-            problems.append(Problem(says=says))
-    # Of several containers on one node each keeps its name, by which the cluster speaks of it.
-    shared = Counter(short(node) for container, node in nodes.items() if container in spoken)
-    alone = {container: node for container, node in nodes.items() if shared[short(node)] < 2}
-    of_pod = {r.path: alone[pod] for r in rows if files[r.path] is None and (pod := _pod_of(r.path, alone))}
+    hosts = _Hosts.of(rows, events)
+    shown = _gathered(chain(_by_ids(events, hosts), _by_cards(events, hosts), _by_processes(events, hosts)))
+    fits = {**shown, **_gathered(_by_tables(events, hosts))}  # what the cluster says outweighs the rest
+    problems = [_told(hosts.spoken[name], fits[name]) for name in sorted(fits) if name in hosts.spoken]
+    alone = _alone_on_node(fits, hosts)
+    of_pod = {r.path: alone[pod] for r in rows if hosts.files[r.path] is None and (pod := _pod_of(r.path, alone))}
     out = []
     for event in events:
         node = alone.get(short(event.host)) if event.host else of_pod.get(event.evidence.source)
-        if node is not None:
-            inside = {"container": event.host} if event.host else {}
-            event = replace(event, host=node, details={**event.details, **inside})
-        out.append(event)
+        out.append(event if node is None else _on_node(event, node))
     return out, problems
+
+
+def _gathered(fits: Iterable[_Fit]) -> _Fits:
+    """Of several reasons for one node the first counts."""
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for fit in fits:
+        found[short(fit.container)].setdefault(fit.node, fit.why)
+    return found
+
+
+def _told(container: str, fits: Mapping[str, str]) -> Problem:
+    which, why = phrases.listing(sorted(fits)), next(iter(fits.values()))
+    says = (
+        say("{container} is a container on {node}: {why}", container=container, node=which, why=why)
+        if len(fits) == 1
+        else say("{container} ran on one of {nodes}: {why}", container=container, nodes=which, why=why)
+    )
+    return Problem(says=says)
+
+
+def _alone_on_node(fits: _Fits, hosts: _Hosts) -> dict[str, str]:
+    """Container → its node. Of several on one node each keeps its name, by which the cluster speaks of it."""
+    nodes = {container: next(iter(fits[container])) for container in sorted(fits) if len(fits[container]) == 1}
+    shared = Counter(short(node) for container, node in nodes.items() if container in hosts.spoken)
+    return {container: node for container, node in nodes.items() if shared[short(node)] < 2}
+
+
+def _on_node(event: Event, node: str) -> Event:
+    inside = {"container": event.host} if event.host else {}
+    return replace(event, host=node, details={**event.details, **inside})
 
 
 def _pod_of(path: str, pods: Iterable[str]) -> str | None:
     """The pod after which a file is named: `train-worker-3.log`, `train-worker-3_pytorch.log`."""
-    name = re.split(r"[/!]", path)[-1].lower()
+    name = steps_of(path)[-1].lower()
     found = [pod for pod in pods if name == pod or name.startswith((f"{pod}.", f"{pod}_"))]
     return found[0] if len(found) == 1 else None
 
 
-def _by_tables(events: Iterable[Event], files: Mapping[str, str | None], nodes: _Nodes) -> None:
+def _by_tables(events: Iterable[Event], hosts: _Hosts) -> Iterator[_Fit]:
     """`kubectl` says on which node a pod is; `docker ps` was run on the node that its file is of."""
     for event in events:
         if event.kind == "container-place":
-            name, node = text(event, "container"), text(event, "node") or files.get(event.evidence.source)
+            name, node = text(event, "container"), text(event, "node") or hosts.files.get(event.evidence.source)
             if name and node and short(name) != short(node):
-                nodes.add(name, node, say("{source} says so", source=event.evidence.source.rsplit("/", 1)[-1]))
+                yield _Fit(name, node, say("{source} says so", source=event.evidence.source.rsplit("/", 1)[-1]))
 
 
-def _by_ids(events: Iterable[Event], own: Mapping[str, str], spoken: Mapping[str, str], nodes: _Nodes) -> None:
+def _by_ids(events: Iterable[Event], hosts: _Hosts) -> Iterator[_Fit]:
     """The kernel writes a container's id where it kills one of its processes."""
     for event in events:
-        if (node := own.get(event.evidence.source)) is None:
+        if (node := hosts.nodes.get(event.evidence.source)) is None:
             continue
         for found in LONG_ID.finditer(event.evidence.text):
-            if found[1] in spoken:
-                nodes.add(found[1], node, say("a line of that node names its id"))
+            if found[1] in hosts.spoken:
+                yield _Fit(found[1], node, say("a line of that node names its id"))
 
 
-def _by_cards(
-    events: Iterable[Event],
-    files: Mapping[str, str | None],
-    own: Mapping[str, str],
-    spoken: Mapping[str, str],
-    nodes: _Nodes,
-) -> None:
+def _by_cards(events: Sequence[Event], hosts: _Hosts) -> Iterator[_Fit]:
     """No two cards have one UUID."""
     owners: dict[str, set[str]] = defaultdict(set)
     for event in events:
-        uuid, node = text(event, "uuid"), own.get(event.evidence.source)
-        if event.kind == "gpu-info" and uuid and node:
-            owners[uuid.lower()].add(node)
+        if event.kind == "gpu-info":
+            uuid, node = text(event, "uuid"), hosts.nodes.get(event.evidence.source)
+            if uuid and node:
+                owners[uuid.lower()].add(node)
     for event in events:
-        host = event.host or files.get(event.evidence.source)
-        if event.kind == "setting" and text(event, "name") in SEES and host and short(host) in spoken:
+        if event.kind != "setting" or text(event, "name") not in SEES:
+            continue
+        host = event.host or hosts.files.get(event.evidence.source)
+        if host and short(host) in hosts.spoken:
             for card in UUID.findall(text(event, "value") or ""):
                 for node in owners.get(card.lower(), ()):
-                    nodes.add(host, node, say("it sees a card with a UUID of that node"))
+                    yield _Fit(host, node, say("it sees a card with a UUID of that node"))
 
 
-def _by_processes(
-    events: Sequence[Event],
-    own: Mapping[str, str],
-    machines: Mapping[str, str],
-    spoken: Mapping[str, str],
-    nodes: _Nodes,
-) -> None:
+_Process = tuple[int, str]
+"""Its number and its card's address."""
+
+
+def _by_processes(events: Sequence[Event], hosts: _Hosts) -> Iterator[_Fit]:
     """The driver names a process and its card, one container has both, and the job names nothing after the node."""
-    busy = {short(e.host) for e in events if e.host and e.pid is not None and e.evidence.source not in own}
-    fashions = {FIGURES.sub("#", name) for name in machines}
-    seats: dict[tuple[int, str], set[str]] = defaultdict(set)
-    for event in events:
-        name = short(event.host) if event.host else ""
-        if event.kind not in STATES_MEMBER or name not in spoken or FIGURES.sub("#", name) in fashions:
-            continue
-        if event.pid is not None and event.gpu_pci:
-            seats[event.pid, event.gpu_pci].add(name)
-    drivers: dict[tuple[int, str], set[str]] = defaultdict(set)
-    for event in events:
-        node = own.get(event.evidence.source)
-        if event.kind == "xid" and node and short(node) not in busy and event.pid is not None and event.gpu_pci:
-            drivers[event.pid, event.gpu_pci].add(node)
-    for (pid, pci), found in seats.items():
-        for container in found if len(found) == 1 else ():
+    drivers = _named_by_drivers(events, hosts)
+    for (pid, pci), containers in _in_containers(events, hosts).items():
+        for container in containers if len(containers) == 1 else ():
             for node in drivers.get((pid, pci), ()):
                 why = say("the driver there names its process {pid} on card {pci}", pid=pid, pci=pci)
-                nodes.add(container, node, why)
+                yield _Fit(container, node, why)
+
+
+def _in_containers(events: Iterable[Event], hosts: _Hosts) -> dict[_Process, set[str]]:
+    """Process → the hosts (short names) that tell of it and that are not called as nodes are."""
+    fashions = {FIGURES.sub("#", name) for name in hosts.machines}
+    found: dict[_Process, set[str]] = defaultdict(set)
+    for event in events:
+        if event.kind in STATES_MEMBER and event.host and event.pid is not None and event.gpu_pci:
+            name = short(event.host)
+            if name in hosts.spoken and FIGURES.sub("#", name) not in fashions:
+                found[event.pid, event.gpu_pci].add(name)
+    return found
+
+
+def _named_by_drivers(events: Sequence[Event], hosts: _Hosts) -> dict[_Process, set[str]]:
+    """Process → the nodes whose driver names it in an Xid, but for those after which the job itself names processes."""
+    elsewhere = (e for e in events if e.evidence.source not in hosts.nodes)
+    busy = {short(e.host) for e in elsewhere if e.host and e.pid is not None}
+    found: dict[_Process, set[str]] = defaultdict(set)
+    for event in events:
+        if event.kind == "xid" and event.pid is not None and event.gpu_pci:
+            node = hosts.nodes.get(event.evidence.source)
+            if node and short(node) not in busy:
+                found[event.pid, event.gpu_pci].add(node)
+    return found

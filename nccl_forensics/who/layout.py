@@ -60,24 +60,37 @@ def shared_by(hosts: Collection[str], known: Identities) -> str:
 
     '' if there is none, or more than two, each of one adapter of the hosts. `hosts`: short names.
     """
-    machines = known.machines | {short(p.host) for p in known.ranks.values() if p.host}
     wanted = frozenset(hosts)
     if len(wanted) < 2:
         return ""
+    machines = known.machines | {short(p.host) for p in known.ranks.values() if p.host}
     behind = {named: both for named, members in known.behind.items() if (both := members & machines) < machines}
-    around = [named for named, members in behind.items() if wanted <= members]
-    possible = math.comb(len(machines), len(wanted))
-    if not around:
+    around = _narrowest({named: members for named, members in behind.items() if wanted <= members})
+    if not around or len(around) > BOTH:
         return ""
-    least = min(len(behind[named]) for named in around)
-    around = [named for named in around if len(behind[named]) == least]
-    alike = sum(math.comb(len(x), len(wanted)) for x in {*behind.values()})
-    if len(around) > BOTH or (least > len(wanted) and alike > CHANCE * possible):
+    whole = len(behind[around[0]]) == len(wanted)
+    if not whole and _can_be_chance(behind.values(), len(wanted), len(machines)):
         return ""
     return joined((_named(*named) for named in sorted(around)), ", ")
 
 
-def _switches(known: Identities, hosts: frozenset[str]) -> Iterator[tuple[tuple[str, str], frozenset[str]]]:
+_Switch = tuple[str, str]
+"""('switch' or 'block', its name)."""
+
+
+def _narrowest(switches: Mapping[_Switch, Collection[str]]) -> list[_Switch]:
+    """Those with the fewest hosts."""
+    least = min(map(len, switches.values()), default=0)
+    return [named for named, members in switches.items() if len(members) == least]
+
+
+def _can_be_chance(switches: Iterable[frozenset[str]], struck: int, machines: int) -> bool:
+    """Is it likely enough that so many hosts of all lie behind one switch?"""
+    alike = sum(math.comb(len(members), struck) for members in {*switches})
+    return alike > CHANCE * math.comb(machines, struck)
+
+
+def _switches(known: Identities, hosts: frozenset[str]) -> Iterator[tuple[_Switch, frozenset[str]]]:
     """The switches of which some of these hosts' falling tells, with those: hosts fall as a whole, so they are counted.
 
     Of more than two with the same hosts each serves one adapter of them, and none is told.
@@ -96,23 +109,28 @@ def _named(what: str, name: str) -> str:
 
 
 def _sets(known: Identities, groups: Sequence[GroupState], world: int) -> Iterator[tuple[str, frozenset[int]]]:
+    """Every set of ranks that shares something, and what in words."""
     hosts = _hosts(known, world)
     if len(hosts) > 1:
-        for host, members in hosts.items():
-            yield say("all ranks of host {host}", host=host), frozenset(members)
-        for index, members in _rails(known, hosts).items():
-            if len(members) == len(hosts):
-                rail = say("all of rail {index}: GPU {index} of each of {n} hosts", index=index, n=len(hosts))
-                yield rail, frozenset(members)
-        for named, machines in _switches(known, frozenset(hosts)):
-            ranks = [r for host in machines for r in hosts[host]]
-            yield say("all ranks behind {switch}", switch=_named(*named)), frozenset(ranks)
+        yield from _sets_of_hosts(known, hosts)
     for number, members in _stages(groups, world).items():
         yield say("all of pipeline stage {number}", number=number), frozenset(members)
     for group in groups:
         if group.description not in UNNAMED and group.members and not group.members_at_least:
             name = f"{group.name} ({group.description})"
             yield say("all of group {name}", name=name), frozenset(group.members)
+
+
+def _sets_of_hosts(known: Identities, hosts: Mapping[str, list[int]]) -> Iterator[tuple[str, frozenset[int]]]:
+    for host, members in hosts.items():
+        yield say("all ranks of host {host}", host=host), frozenset(members)
+    for index, members in _rails(known, hosts).items():
+        if len(members) == len(hosts):
+            rail = say("all of rail {index}: GPU {index} of each of {n} hosts", index=index, n=len(hosts))
+            yield rail, frozenset(members)
+    for named, machines in _switches(known, frozenset(hosts)):
+        ranks = [r for host in machines for r in hosts[host]]
+        yield say("all ranks behind {switch}", switch=_named(*named)), frozenset(ranks)
 
 
 def _hosts(known: Identities, world: int) -> Mapping[str, list[int]]:
@@ -129,28 +147,36 @@ def _hosts(known: Identities, world: int) -> Mapping[str, list[int]]:
 def _rails(known: Identities, hosts: Mapping[str, list[int]]) -> Mapping[int, list[int]]:
     """GPU index → the ranks that have it; by local rank, or place on the host, where no line tells the GPU."""
     ranks = [r for members in hosts.values() for r in members]
-    gpus = {r: gpu.index for r in ranks if (gpu := known.ranks[r].gpu) is not None and gpu.index is not None}
-    local = {r: n for r in ranks if (n := known.ranks[r].local_rank) is not None}
-    in_a_row = all(x == [*range(x[0], x[0] + len(x))] for x in hosts.values())
-    if len(gpus) < len(ranks):
-        gpus = local
-    if len(gpus) < len(ranks) and in_a_row and not known.devices_chosen:
-        gpus = {r: r - members[0] for members in hosts.values() for r in members}
+    indices = next((numbers for numbers in _numbers_on_hosts(known, hosts) if len(numbers) == len(ranks)), {})
     found: dict[int, list[int]] = defaultdict(list)
-    for rank in ranks if len(gpus) == len(ranks) else ():
-        found[gpus[rank]].append(rank)
+    for rank in ranks if indices else ():
+        found[indices[rank]].append(rank)
     return found
+
+
+def _numbers_on_hosts(known: Identities, hosts: Mapping[str, list[int]]) -> Iterator[dict[int, int]]:
+    """Rank → what can be the index of its GPU, the surest first: all that is known of that, whether or not of all."""
+    places = {r: known.ranks[r] for members in hosts.values() for r in members}
+    yield {r: p.gpu.index for r, p in places.items() if p.gpu is not None and p.gpu.index is not None}
+    yield {r: p.local_rank for r, p in places.items() if p.local_rank is not None}
+    in_a_row = all(members == [*range(members[0], members[0] + len(members))] for members in hosts.values())
+    if in_a_row and not known.devices_chosen:
+        yield {r: r - members[0] for members in hosts.values() for r in members}
 
 
 def _stages(groups: Iterable[GroupState], world: int) -> Mapping[int, list[int]]:
     """Stage → its ranks, where the pipelines' groups are equally long and part the job among them."""
-    pipelines = {g.members for g in groups if PIPELINE.search(g.description or "") and not g.members_at_least}
-    pipelines = {x for x in pipelines if len(x) > 1}
-    ranks = [r for x in pipelines for r in x]
-    if sorted(ranks) != [*range(world)] or len({len(x) for x in pipelines}) != 1:
+    pipelines = {g.members for g in groups if _is_pipeline(g)}
+    ranks = [r for members in pipelines for r in members]
+    if sorted(ranks) != [*range(world)] or len({len(members) for members in pipelines}) != 1:
         return {}
     found: dict[int, list[int]] = defaultdict(list)
     for members in sorted(pipelines):
         for stage, rank in enumerate(members):
             found[stage].append(rank)
     return found
+
+
+def _is_pipeline(group: GroupState) -> bool:
+    named = PIPELINE.search(group.description or "") is not None
+    return named and len(group.members) > 1 and not group.members_at_least

@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple
 
 from nccl_forensics.model import Gpu, Problem
 from nccl_forensics.names import same_host, short
 from nccl_forensics.who.identities import Place, cards_on_host
 
-HOSTS_FILE = 10_000
-"""What the user's word weighs."""
-SAW_IT_END = 1000
-"""The launcher's, which started the process and saw it end."""
-MEMBERSHIP = 100
-"""NCCL's, as it sets up the communicator of the whole job."""
-OF_ITSELF = 50
-"""A process's own, as it begins."""
-MENTION = 1
-"""A prefix's, a file name's: many of them count together."""
+
+class Speaker(IntEnum):
+    """Whose word a claim is, and what that weighs."""
+
+    USER = 10_000
+    """`--hosts`."""
+    LAUNCHER = 1000
+    """It started the process and saw it end."""
+    COMMUNICATOR = 100
+    """NCCL, as it sets up the communicator of the whole job."""
+    PROCESS = 50
+    """The process itself, as it begins."""
+    MENTION = 1
+    """A prefix, or a file's name: many of them count together."""
 
 
 class Claim(NamedTuple):
@@ -28,7 +33,7 @@ class Claim(NamedTuple):
 
     rank: int
     """Global."""
-    weight: int
+    by: Speaker
     host: str | None = None
     local_rank: int | None = None
     pid: int | None = None
@@ -41,7 +46,7 @@ class Claim(NamedTuple):
 Field = str
 """What is claimed, as problems name it."""
 FIELDS: tuple[Field, ...] = ("host", "local_rank", "pid", "pci", "index")
-"""In the order in which they stand in a `Claim`, behind rank and weight."""
+"""In the order in which they stand in a `Claim`, behind rank and speaker."""
 Value = str | int
 Votes = Mapping[int, Mapping[Field, Counter[Value]]]
 """Rank → what is claimed → value → the weight of all claims that say so; what was claimed first stands first."""
@@ -52,7 +57,7 @@ def counted(claims: Iterable[Claim]) -> Votes:
     for claim in claims:
         for field, value in zip(FIELDS, claim[2:], strict=True):
             if value is not None:
-                votes[claim.rank][field][value] += claim.weight
+                votes[claim.rank][field][value] += claim.by
     return votes
 
 
@@ -86,7 +91,7 @@ def contradictions(votes: Votes, listed: Mapping[int, Place], machines: Collecti
 
 def _user_and_others(values: Mapping[Value, int]) -> tuple[str | None, dict[str, int]]:
     """The user's word, and what else is claimed with what weight; nothing where the user says nothing."""
-    word = next((v for v, weight in values.items() if weight >= HOSTS_FILE), None)
+    word = next((v for v, weight in values.items() if weight >= Speaker.USER), None)
     if word is None:
         return None, {}
     return str(word), {str(v): n for v, n in values.items() if v != word}

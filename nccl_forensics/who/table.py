@@ -19,17 +19,7 @@ from nccl_forensics.intake.sniff import OF_ONE_HOST
 from nccl_forensics.model import Event, InputRow, number
 from nccl_forensics.names import MOST_RANKS, short
 from nccl_forensics.who.cards import cards_by_host, devices_chosen, number_of_cards, visible_cards
-from nccl_forensics.who.claims import (
-    HOSTS_FILE,
-    MEMBERSHIP,
-    MENTION,
-    OF_ITSELF,
-    SAW_IT_END,
-    Claim,
-    contradictions,
-    counted,
-    decided,
-)
+from nccl_forensics.who.claims import Claim, Speaker, contradictions, counted, decided
 from nccl_forensics.who.files import UNTOLD, OfFiles, of_sources
 from nccl_forensics.who.host_names import HostNames
 from nccl_forensics.who.identities import Identities, Place, cards_by_short_name
@@ -93,7 +83,7 @@ def _widest_communicator(events: Iterable[Event]) -> int | None:
 def _of_user(listed: Mapping[int, Place]) -> Iterator[Claim]:
     for rank, place in listed.items():
         pci, index = (place.gpu.pci, place.gpu.index) if place.gpu else (None, None)
-        yield Claim(rank, HOSTS_FILE, place.host, place.local_rank, pci=pci, gpu_index=index)
+        yield Claim(rank, Speaker.USER, place.host, place.local_rank, pci=pci, gpu_index=index)
 
 
 def _of_lines(events: Iterable[Event], widest: int | None, files: OfFiles, hosts: HostNames) -> Iterator[Claim]:
@@ -115,23 +105,23 @@ def _of_lines(events: Iterable[Event], widest: int | None, files: OfFiles, hosts
 
 def _by_membership(event: Event, rank: int, host: str | None) -> Claim:
     """A member of the widest communicator, as NCCL sets it up. In a smaller one ranks count from 0 again."""
-    return Claim(rank, MEMBERSHIP, host, pid=event.pid, pci=event.gpu_pci)
+    return Claim(rank, Speaker.COMMUNICATOR, host, pid=event.pid, pci=event.gpu_pci)
 
 
 def _by_warning(event: Event, rank: int, host: str | None) -> Claim:
     """A WARN line names its rank in some communicator: better than nothing, weaker than any other statement."""
-    return Claim(rank, MENTION, host, pid=event.pid)
+    return Claim(rank, Speaker.MENTION, host, pid=event.pid)
 
 
 def _by_rank(event: Event, rank: int, host: str | None, files: OfFiles, hosts: HostNames) -> Iterator[Claim]:
     """A line that names a global rank: the launcher's when it ended, the process's own, or any other."""
     if event.kind == "exit":
-        yield Claim(rank, SAW_IT_END, host, event.local_rank, event.pid)
+        yield Claim(rank, Speaker.LAUNCHER, host, event.local_rank, event.pid)
         return
     wrote = host if host is not None or event.relayed else files.get(event.evidence.source, UNTOLD).host
-    yield Claim(rank, MENTION, hosts.spelled(wrote), event.local_rank)
+    yield Claim(rank, Speaker.MENTION, hosts.spelled(wrote), event.local_rank)
     if event.kind in ("rank-identity", "spawned"):
-        yield Claim(rank, OF_ITSELF, host, pid=event.pid, pci=event.gpu_pci)
+        yield Claim(rank, Speaker.PROCESS, host, pid=event.pid, pci=event.gpu_pci)
 
 
 def _of_names(rows: Iterable[InputRow], files: OfFiles, hosts: HostNames) -> Iterator[Claim]:
@@ -139,7 +129,7 @@ def _of_names(rows: Iterable[InputRow], files: OfFiles, hosts: HostNames) -> Ite
     for row in rows:
         file = files[row.path]
         if file.rank is not None and file.host is not None:
-            yield Claim(file.rank, MENTION, hosts.spelled(file.host), file.local_rank)
+            yield Claim(file.rank, Speaker.MENTION, hosts.spelled(file.host), file.local_rank)
 
 
 def _listed_world(ranks: Collection[int]) -> int | None:

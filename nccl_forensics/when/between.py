@@ -44,30 +44,55 @@ def bounded(events: Sequence[Event], rows: Mapping[str, InputRow], assumed: froz
     for n, event in enumerate(events):
         if event.evidence.line is not None:
             by_source[event.evidence.source].append(n)
-    exits: dict[tuple[int, str | None], list[Event]] = defaultdict(list)
-    for event in events:
-        if event.kind == "exit" and event.rank is not None and event.time_ns is not None:
-            exits[event.rank, event.clock].append(event)
+    exits = _exits(events)
     out = list(events)
     for source, places in by_source.items():
         row = rows.get(source)
         if not any(_wants(events[n]) for n in places) or (row is not None and row.format in SECTIONS):
             continue
         places.sort(key=lambda n: (events[n].evidence.line or 0, n))
-        before = _nearest([events[n] for n in places])
-        after = _nearest([events[n] for n in reversed(places)])[::-1]
-        for n, low, high in zip(places, before, after, strict=True):
-            event = events[n]
-            if not _wants(event):
-                continue
-            begin, end = _begin(event, low, high), _of(high) if high is not None else None
-            if low is not None and high is None and event.rank is not None:
-                end = _exit(low, exits[event.rank, low.clock])
-            if low is not None and end is None:
-                end = _changed(low, row, assumed)
-            if begin is not None and end is not None:
-                out[n] = _placed(event, begin, end)
+        lines = [events[n] for n in places]
+        after = _nearest(reversed(lines))[::-1]
+        other = _Others(row, exits, assumed)
+        for n, low, high in zip(places, _nearest(lines), after, strict=True):
+            if _wants(events[n]):
+                out[n] = other.timed(events[n], low, high)
     return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Others:
+    """What tells of a file's last lines when they had been written, where no line does that stands behind them."""
+
+    row: InputRow | None
+    exits: _Exits
+    assumed: frozenset[str]
+
+    def timed(self, event: Event, low: Event | None, high: Event | None) -> Event:
+        """The event with a time between its neighbours, if they are close."""
+        begin, end = _begin(event, low, high), self._end(event, low, high)
+        return event if begin is None or end is None else _placed(event, begin, end)
+
+    def _end(self, event: Event, low: Event | None, high: Event | None) -> _Bound | None:
+        """When it had been written: by the next line, else by the end of its process, else by that of its file."""
+        if high is not None:
+            return _of(high)
+        if low is None:
+            return None
+        exits = self.exits.get((event.rank, low.clock), ()) if event.rank is not None else ()
+        return _exit(low, exits) or _changed(low, self.row, self.assumed)
+
+
+_Exits = Mapping[tuple[int, str | None], Sequence[Event]]
+"""(Rank, clock) → the lines of launchers that saw its process end."""
+
+
+def _exits(events: Iterable[Event]) -> _Exits:
+    found: dict[tuple[int, str | None], list[Event]] = defaultdict(list)
+    for event in events:
+        if event.kind == "exit" and event.rank is not None and event.time_ns is not None:
+            found[event.rank, event.clock].append(event)
+    return found
 
 
 def _wants(event: Event) -> bool:

@@ -16,8 +16,8 @@ def merge_repeats(events: Sequence[Event]) -> list[Event]:
     ever merged with the n-th of another, so that a line that really came twice stays twice; in one file, only rows
     with the same uptime are one (a bug report holds its kernel log three times over).
     """
-    kept: dict[tuple[object, ...], int] = {}
-    seen: Counter[tuple[object, ...]] = Counter()
+    kept: dict[_Key, int] = {}  # what a printing is known by → its row in `out`
+    printed: Counter[_Key] = Counter()
     out: list[Event] = []
     for event in events:
         stamp, source = event.stamp, event.evidence.source
@@ -25,29 +25,35 @@ def merge_repeats(events: Sequence[Event]) -> list[Event]:
             out.append(event)
             continue
         what = (event.kind, event.host, event.rank, event.gpu_pci, event.evidence.text[-160:])
-        keys: list[tuple[object, ...]] = []
+        keys: list[_Key] = []
         if stamp.boot_ns is not None:
             keys.append((*what, "boot", stamp.boot_ns // 1000))
         if stamp.wall_ns is not None:
             second = (*what, "wall", stamp.wall_ns // 1_000_000_000, stamp.has_year, stamp.zone_s)
             here = (*second, source)
-            if not any(k in kept for k in keys):
-                seen[here] += 1
-            keys.append((*second, seen[here]))
+            if not any(key in kept for key in keys):
+                printed[here] += 1
+            keys.append((*second, printed[here]))
         at = next((kept[k] for k in keys if k in kept), None)
         if at is None or (out[at].evidence.source == source and keys[0] not in kept):
             at = len(out)
             out.append(event)
         else:
-            first = out[at]
-            assert first.stamp is not None
-            if first.stamp.wall_ns is None and stamp.wall_ns is not None:
-                out[at] = replace(event, repeats=first.repeats + 1)
-            elif first.stamp.boot_ns is None and stamp.boot_ns is not None:
-                both = replace(first.stamp, boot_ns=stamp.boot_ns)
-                out[at] = replace(first, stamp=both, repeats=first.repeats + 1)
-            else:
-                out[at] = replace(first, repeats=first.repeats + 1)
+            out[at] = _merged(out[at], event)
         for key in keys:
             kept.setdefault(key, at)
     return out
+
+
+_Key = tuple[object, ...]
+
+
+def _merged(first: Event, again: Event) -> Event:
+    """One row of two printings: that with a wall-clock time, and the uptime of whichever tells it."""
+    assert first.stamp is not None
+    assert again.stamp is not None
+    if first.stamp.wall_ns is None and again.stamp.wall_ns is not None:
+        return replace(again, repeats=first.repeats + 1)
+    if first.stamp.boot_ns is None and again.stamp.boot_ns is not None:
+        first = replace(first, stamp=replace(first.stamp, boot_ns=again.stamp.boot_ns))
+    return replace(first, repeats=first.repeats + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING
@@ -76,19 +76,16 @@ class Window:
         A line without a time is out if the lines about it in its file are; a dump, if its newest call is later or its
         job must have ended earlier.
         """
-        weighty = [e.time_ns for e in events if e.time_ns is not None and e.role != "context"]
-        newest = max(weighty or [e.time_ns for e in events if e.time_ns is not None], default=None)
-        low = self.since.ns(newest) if self.since else None
-        high = self.until.ns(newest) if self.until else None
-        if low is not None and high is not None and high < low and self.since and self.since.day is None:
-            low -= 86_400 * SECOND  # from the evening before
-        sides = _sides(events, _side_of(low, high))
-        dump_sides = [_dump_side(d, low, high) for d in dumps]
+        stretch = self._stretch(events)
+        sides, dump_sides = stretch.sides(events), [stretch.side_of_dump(dump) for dump in dumps]
         kept = tuple(e for e, side in zip(events, sides, strict=True) if side == 0)
         says = [
             f"{count(sides.count(side), 'event')} and {count(dump_sides.count(side), 'dump')} "
             f"{word} {moment(at)} ({bound.option} {bound.text})"
-            for side, word, at, bound in ((-1, "before", low, self.since), (1, "after", high, self.until))
+            for side, word, at, bound in (
+                (-1, "before", stretch.low, self.since),
+                (1, "after", stretch.high, self.until),
+            )
             if bound is not None
         ]
         untimed = sum(e.time_ns is None for e in kept)
@@ -99,6 +96,66 @@ class Window:
             dumps=tuple(d for d, side in zip(dumps, dump_sides, strict=True) if side == 0),
             problems=(Problem(says=text),),
         )
+
+    def _stretch(self, events: Sequence[Event]) -> _Stretch:
+        newest = _newest(e for e in events if e.role != "context")
+        if newest is None:
+            newest = _newest(events)
+        low = self.since.ns(newest) if self.since else None
+        high = self.until.ns(newest) if self.until else None
+        if low is not None and high is not None and high < low and self.since and self.since.day is None:
+            low -= 86_400 * SECOND  # from the evening before
+        return _Stretch(low, high)
+
+
+def _newest(events: Iterable[Event]) -> int | None:
+    return max((e.time_ns for e in events if e.time_ns is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Between two moments of the reference clock, ns; None: without an end."""
+
+    low: int | None
+    high: int | None
+
+    def side(self, event: Event) -> int | None:
+        """-1: before; 0: inside, or no telling; 1: after; None: no time."""
+        if event.time_ns is None:
+            return None
+        bar = event.uncertainty_ns or 0
+        if self.low is not None and is_dated(self.low) == is_dated(event.time_ns) and event.time_ns + bar < self.low:
+            return -1
+        if self.high is not None and is_dated(self.high) == is_dated(event.time_ns) and event.time_ns - bar > self.high:
+            return 1
+        return 0
+
+    def sides(self, events: Sequence[Event]) -> list[int]:
+        """Each event's; a line without a time has that of the line before it if that is late, or after it if early."""
+        sides = [self.side(e) for e in events]
+        by_file: dict[str, list[int]] = {}
+        for n, event in enumerate(events):
+            if event.evidence.line is not None:
+                by_file.setdefault(event.evidence.source, []).append(n)
+        for places in by_file.values():
+            places.sort(key=lambda n: events[n].evidence.line or 0)
+            for way, late in ((places, 1), (places[::-1], -1)):
+                last: int | None = None
+                for n in way:
+                    if events[n].time_ns is not None:
+                        last = sides[n]
+                    elif last == late and sides[n] is None:
+                        sides[n] = late
+        return [s or 0 for s in sides]
+
+    def side_of_dump(self, dump: Dump) -> int:
+        newest = dump.newest_ns
+        if not newest:
+            return 0
+        wait_ns = int(dump.timeout_ms.max()) * 1_000_000 or LONGEST_TIMEOUT_S * SECOND
+        if self.low is not None and is_dated(self.low) and newest + wait_ns < self.low:
+            return -1
+        return 1 if self.high is not None and is_dated(self.high) and newest > self.high else 0
 
 
 def window(since: str | None, until: str | None, zone: tzinfo | None) -> Window | None:
@@ -122,8 +179,7 @@ def _bound(option: str, text: str, zone: tzinfo | None) -> Bound:
         if found is None or not (found["date"] or found["time"]):
             raise ValueError
         day = date.fromisoformat(found["date"]) if found["date"] else None
-        written = found["time"] and (found["time"] if found["time"][2] == ":" else "0" + found["time"])
-        clock = time.fromisoformat(written) if written else None
+        clock = time.fromisoformat(_two_digits(found["time"])) if found["time"] else None
     except ValueError:
         raise InputError(
             f"{option} {text!r} is no time. Write 2026-03-10T21:17:09Z, '2026-03-10 21:17', 2026-03-10 or 21:17."
@@ -135,45 +191,6 @@ def _bound(option: str, text: str, zone: tzinfo | None) -> Bound:
     return Bound(option=option, text=text.strip(), day=day, time=clock, part_ns=part, zone=own)
 
 
-def _side_of(low: int | None, high: int | None) -> Callable[[Event], int | None]:
-    def side(event: Event) -> int | None:
-        """-1: before; 0: inside, or no telling; 1: after; None: no time."""
-        if event.time_ns is None:
-            return None
-        bar = event.uncertainty_ns or 0
-        if low is not None and is_dated(low) == is_dated(event.time_ns) and event.time_ns + bar < low:
-            return -1
-        if high is not None and is_dated(high) == is_dated(event.time_ns) and event.time_ns - bar > high:
-            return 1
-        return 0
-
-    return side
-
-
-def _sides(events: Sequence[Event], side: Callable[[Event], int | None]) -> list[int]:
-    """Each event's side; a line without a time has that of the line before it if that is late, or after it if early."""
-    sides = [side(e) for e in events]
-    by_file: dict[str, list[int]] = {}
-    for n, event in enumerate(events):
-        if event.evidence.line is not None:
-            by_file.setdefault(event.evidence.source, []).append(n)
-    for places in by_file.values():
-        places.sort(key=lambda n: events[n].evidence.line or 0)
-        for way, late in ((places, 1), (places[::-1], -1)):
-            last: int | None = None
-            for n in way:
-                if events[n].time_ns is not None:
-                    last = sides[n]
-                elif last == late and sides[n] is None:
-                    sides[n] = late
-    return [s or 0 for s in sides]
-
-
-def _dump_side(dump: Dump, low: int | None, high: int | None) -> int:
-    newest = dump.newest_ns
-    if not newest:
-        return 0
-    wait_ns = int(dump.timeout_ms.max()) * 1_000_000 or LONGEST_TIMEOUT_S * SECOND
-    if low is not None and is_dated(low) and newest + wait_ns < low:
-        return -1
-    return 1 if high is not None and is_dated(high) and newest > high else 0
+def _two_digits(written: str) -> str:
+    """'9:17' → '09:17'."""
+    return written if written[2] == ":" else f"0{written}"

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nccl_forensics.when import skew
+from nccl_forensics.when.bounds import Block, block
+from nccl_forensics.when.offsets import Offsets, Told
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import clocks as benchmark
@@ -21,7 +23,7 @@ BASE = 1_700_000_000 * S
 
 def attended(
     offsets_s: list[float], meetings: int, rng: np.random.Generator, *, drift_ppm: list[float], step: tuple[int, float]
-) -> skew.Block:
+) -> Block:
     """Collectives every 0.3 s; the last clock is set by `step` (s) at that meeting."""
     at = np.arange(meetings) * 0.3 * S
     came = at + rng.uniform(0, 0.02 * S, (len(offsets_s), meetings))
@@ -29,10 +31,10 @@ def attended(
     ahead = np.array(offsets_s)[:, None] * S + np.array(drift_ppm)[:, None] * 1e-6 * at
     ahead[-1] += np.where(np.arange(meetings) >= step[0], step[1] * S, 0)
     names = tuple(f"n{i}" for i in range(len(offsets_s)))
-    return skew.Block(clocks=names, entered=came + ahead, left=went + ahead, base_ns=BASE, ordered=True)
+    return Block(clocks=names, entered=came + ahead, left=went + ahead, base_ns=BASE, ordered=True)
 
 
-def ahead_of_reference(found: skew.Offsets, offsets_s: list[float], clock: int) -> float:
+def ahead_of_reference(found: Offsets, offsets_s: list[float], clock: int) -> float:
     assert found.reference is not None
     return offsets_s[clock] - offsets_s[int(found.reference[1:])]
 
@@ -90,8 +92,8 @@ def test_two_clocks_do_not_tell_which_was_set() -> None:
 
 
 def test_clocks_that_never_meet_are_bound_through_a_third() -> None:
-    first = skew.block([(n, c, n * S + o, n * S + o + 1000) for n in range(9) for c, o in (("a", 0), ("b", 5 * S))])
-    second = skew.block([(n, c, n * S + o, n * S + o + 1000) for n in range(9) for c, o in (("b", 5 * S), ("c", -S))])
+    first = block([(n, c, n * S + o, n * S + o + 1000) for n in range(9) for c, o in (("a", 0), ("b", 5 * S))])
+    second = block([(n, c, n * S + o, n * S + o + 1000) for n in range(9) for c, o in (("b", 5 * S), ("c", -S))])
     assert first is not None
     assert second is not None
     found = skew.offsets([first, second])
@@ -103,7 +105,7 @@ def test_clocks_that_never_meet_are_bound_through_a_third() -> None:
 
 
 def test_a_bound_on_one_side_binds_nothing() -> None:
-    one_sided = skew.block([("signal", "a", 10 * S, None), ("signal", "b", None, 12 * S)])
+    one_sided = block([("signal", "a", 10 * S, None), ("signal", "b", None, 12 * S)])
     assert one_sided is not None
     found = skew.offsets([one_sided])
     assert found.clocks == ()
@@ -111,7 +113,7 @@ def test_a_bound_on_one_side_binds_nothing() -> None:
 
 
 def test_nobody_meets_alone() -> None:
-    assert skew.block([("x", "a", 1, 2)]) is None
+    assert block([("x", "a", 1, 2)]) is None
     assert skew.offsets([]).clocks == ()
 
 
@@ -129,7 +131,7 @@ def test_simulated_hosts_with_bad_clocks() -> None:
 
 def test_meetings_that_nobody_is_known_to_have_left_tie_nothing() -> None:
     nobody = np.full((2, 3), np.inf)
-    block = skew.Block(clocks=("a", "b"), entered=np.zeros((2, 3)), left=nobody, base_ns=BASE)
+    block = Block(clocks=("a", "b"), entered=np.zeros((2, 3)), left=nobody, base_ns=BASE)
     assert skew.offsets([block]).clocks == ()
 
 
@@ -139,7 +141,7 @@ def test_a_clock_that_goes_back_is_no_measure_for_the_others(clocks: int) -> Non
     rng = np.random.default_rng(8)
     block = attended([0.0, 40.0, 41.0][-clocks:], 200, rng, drift_ppm=[0.0] * clocks, step=(120, -30.0))
     names = block.clocks
-    turned = skew.Block(
+    turned = Block(
         clocks=(names[-1], *names[1:-1], names[0]),
         entered=block.entered,
         left=block.left,
@@ -164,12 +166,10 @@ def test_a_reference_that_is_set_gives_way_to_one_that_is_not() -> None:
     assert told.reference == "n1"
 
 
-def was_set(clock: str, read_s: float, by_s: float) -> skew.Told:
+def was_set(clock: str, read_s: float, by_s: float) -> Told:
     """As the time service writes it, at once."""
     after = BASE + round(read_s * S)
-    return skew.Told(
-        clock=clock, before_ns=after - round(by_s * S) - S, after_ns=after, by_ns=round(by_s * S), bar_ns=2 * S
-    )
+    return Told(clock=clock, before_ns=after - round(by_s * S) - S, after_ns=after, by_ns=round(by_s * S), bar_ns=2 * S)
 
 
 @pytest.mark.parametrize("by_s", [-30.0, 30.0])
@@ -184,11 +184,11 @@ def test_a_told_step_counts_where_only_bounds_on_one_side_lie_behind_it(by_s: fl
         off_s = ahead[clock] + (by_s if clock == "n1" else 0.0)
         rows.append((f"signal to {clock}", "n0", BASE + later_s * S, None))
         rows.append((f"signal to {clock}", clock, None, BASE + round((later_s + 1 + off_s) * S)))
-    block = skew.block(rows)
-    assert block is not None
+    met = block(rows)
+    assert met is not None
     read_s = 40 + ahead["n1"] + by_s
     told = was_set("n1", read_s, by_s)
-    found = skew.offsets([block], [told])
+    found = skew.offsets([met], [told])
     found.set_later(told)
     assert found.reference != "n1"
     reference_s = ahead[str(found.reference)]

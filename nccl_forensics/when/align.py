@@ -14,23 +14,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import tzinfo
 from typing import TYPE_CHECKING
 
-from nccl_forensics.model import ClockRow, Event, GroupState, InputRow, Stamp
+from nccl_forensics.model import ClockRow, Event, GroupState, InputRow
 from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND, is_dated, moment
 from nccl_forensics.when import between
-from nccl_forensics.when.aligned import DRIFT_PPM, DRIFT_S, Aligned, Arrival, ordered, whose_clock
-from nccl_forensics.when.boots import boot_offsets, boots_of
-from nccl_forensics.when.years import walls_of_file, years_of
-from nccl_forensics.when.zones import is_of_host, zone_of, zones_of_hosts, zones_of_jobs
+from nccl_forensics.when.aligned import Aligned, Arrival, ordered, whose_clock
+from nccl_forensics.when.readings import Readings
 
 if TYPE_CHECKING:
     from nccl_forensics.recorder.dumps import Dump
     from nccl_forensics.when.meetings import Entered
-    from nccl_forensics.when.skew import Offsets, Step, Told
+    from nccl_forensics.when.offsets import Offsets, Step, Told
 
 
 def arrivals_of(groups: Iterable[GroupState]) -> list[Arrival]:
@@ -57,168 +55,149 @@ def align(
     `zone` and `year` are the user's word for stamps that were written without; `arrivals` and `dumps` are from Flight
     Recorder, whose times are UTC as the rank's host has it; `places`: rank → host.
     """
-    entered: Entered | None = None
-    if dumps:
-        from nccl_forensics.when import meetings  # numpy: only when there are dumps
-
-        entered = meetings.entered(dumps)
+    entered = _entered(dumps)
     by_path = {row.path: row for row in rows}
-    boots = boots_of(events)
-    years = years_of(events, by_path, year, arrivals)
-    walls = walls_of_file(events, years, by_path)
-    zones = zones_of_hosts(events, walls, by_path)
-    zones.update(zones_of_jobs(events, walls, by_path, zones, arrivals, entered))
-    offsets = boot_offsets(events, walls, zones, zone, boots, by_path)
+    placed = _placed(events, Readings.of(events, by_path, zone, year, arrivals, entered))
+    aligned = _compared(placed, _Recorded(dumps, places or {}, entered))
+    return replace(aligned, events=tuple(ordered(between.bounded(aligned.events, by_path, aligned.assumed))))
 
+
+def _entered(dumps: Sequence[Dump]) -> Entered | None:
+    if not dumps:
+        return None
+    from nccl_forensics.when import meetings  # numpy: only when there are dumps
+
+    return meetings.entered(dumps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Events with the times that their own clocks show, before these are compared."""
+
+    events: Sequence[Event]
+    clocks: Mapping[str, ClockRow]
+    assumed: frozenset[str]
+    """Clocks whose zone is only assumed."""
+    owners: Mapping[str, str]
+    """Clock → whose it is."""
+
+    def whose(self, event: Event) -> str:
+        return self.owners[event.clock] if event.clock is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """What Flight Recorder tells."""
+
+    dumps: Sequence[Dump]
+    places: Mapping[int, str | None]
+    """Rank → host."""
+    entered: Entered | None
+
+
+def _placed(events: Sequence[Event], readings: Readings) -> _Placed:
     clocks: dict[str, ClockRow] = {}
     assumed: set[str] = set()
     placed: list[Event] = []
     for event in events:
-        stamp = event.stamp
-        time_ns = uncertainty = clock = None
-        if stamp is not None and stamp.wall_ns is not None:
-            wall = walls[id(event)]
-            shift, basis, note = zone_of(stamp, wall, event, zones, zone, by_path)
-            clock = _clock_name(event, basis, by_path)
-            time_ns = wall - shift
-            uncertainty = _uncertainty(stamp)
-            dated = stamp.has_year or years.get(event.evidence.source) is not None
-            if not dated:
-                note = f"{note}; the year is not in any file" if note else "the year is not in any file"
-            if basis == "assumed":
-                assumed.add(clock)
-            clocks.setdefault(
-                clock,
-                ClockRow(
-                    clock=clock,
-                    host=event.host,
-                    offset_s=-shift / SECOND,
-                    uncertainty_s=None if basis == "assumed" else uncertainty / SECOND,
-                    basis=basis,
-                    note=note,
-                ),
-            )
-        elif stamp is not None and stamp.boot_ns is not None:
-            clock = f"{event.host or event.evidence.source}: kernel clock, boot {boots[id(event)]}"
-            found = offsets.get((event.evidence.source, boots[id(event)]))
-            if found is not None:
-                offset, spread, is_assumed = found
-                time_ns = stamp.boot_ns + offset
-                uncertainty = spread + int(abs(stamp.boot_ns) * DRIFT_PPM / 1_000_000)
-                if is_assumed:
-                    assumed.add(clock)
-                clocks.setdefault(
-                    clock,
-                    ClockRow(
-                        clock=clock,
-                        host=event.host,
-                        offset_s=offset / SECOND,
-                        uncertainty_s=None if is_assumed else spread / SECOND,
-                        basis="boot-time",
-                    ),
-                )
-            else:
-                clocks.setdefault(
-                    clock,
-                    ClockRow(
-                        clock=clock,
-                        host=event.host,
-                        offset_s=None,
-                        uncertainty_s=None,
-                        basis="none",
-                        note="seconds since boot only; no line of this boot carries a wall-clock time",
-                    ),
-                )
-        has_boot = stamp is not None and (stamp.boot_ns is not None or boots[id(event)] < 0)
-        row = by_path.get(event.evidence.source)
-        if row is not None and row.format == "nvidia-bug-report":
-            has_boot = False  # it holds the same boots several times over, newest first
+        boot, reading = readings.boot(event), readings.read(event)
+        if reading is None:
+            placed.append(replace(event, time_ns=None, uncertainty_ns=None, time_basis="none", boot=boot, clock=None))
+            continue
+        if reading.clock not in clocks:
+            clocks[reading.clock] = reading.row(event)
+        if reading.assumed:
+            assumed.add(reading.clock)
         placed.append(
             replace(
                 event,
-                time_ns=time_ns,
-                uncertainty_ns=uncertainty,
-                time_basis="none" if time_ns is None else "stamp",
-                boot=boots[id(event)] if has_boot else None,
-                clock=clock,
+                time_ns=reading.time_ns,
+                uncertainty_ns=reading.uncertainty_ns,
+                time_basis="none" if reading.time_ns is None else "stamp",
+                boot=boot,
+                clock=reading.clock,
             )
         )
-    aligned = _compared(placed, clocks, frozenset(assumed), dumps, places or {}, entered)
-    return replace(aligned, events=tuple(ordered(between.bounded(aligned.events, by_path, aligned.assumed))))
-
-
-def _compared(
-    placed: list[Event],
-    clocks: dict[str, ClockRow],
-    assumed: frozenset[str],
-    dumps: Sequence[Dump],
-    places: Mapping[int, str | None],
-    entered: Entered | None,
-) -> Aligned:
-    """The events, in their order, on the clock of one host, as far as anything ties their own clocks to it."""
-    owners: dict[str, str] = {}  # clock → whose it is
+    owners: dict[str, str] = {}
     for event in placed:
         if event.clock is not None and event.clock not in owners:
             owners[event.clock] = whose_clock(event, event.clock in assumed)
-    steps = tuple(_told_steps(placed))
-    machines = {*owners.values(), *(short(h) for h in places.values() if h)} if dumps else {*owners.values()}
+    return _Placed(placed, clocks, frozenset(assumed), owners)
+
+
+def _compared(placed: _Placed, recorded: _Recorded) -> Aligned:
+    """The events, in their order, on the clock of one host, as far as anything ties their own clocks to it."""
+    owners = placed.owners
+    machines = {*owners.values()}
+    if recorded.dumps:
+        machines |= {short(host) for host in recorded.places.values() if host}
     if len(machines) < 2:
-        return Aligned(tuple(placed), tuple(clocks[k] for k in sorted(clocks)), assumed, steps=steps)
-    from nccl_forensics.when import meetings, skew  # numpy: only when there is something to compare
-
-    def whose(event: Event) -> str:
-        return owners[event.clock] if event.clock is not None else ""
-
-    dated = [e for e in placed if is_dated(e.time_ns)]
-    blocks = meetings.of_logs(dated, whose)
-    if dumps:
-        blocks += meetings.of_dumps(dumps, _clocks_of_ranks(dumps, places, placed, owners))
-    waits = list(meetings.waits(dated, entered, whose)) if entered else []
-    waited = [
-        skew.Told(clock=w.clock, before_ns=w.before_ns, after_ns=w.after_ns, by_ns=w.set_by_ns, bar_ns=w.bar_ns)
-        for w in waits
-        if w.set_by_ns
-    ]
-    told = [(step, _told(step)) for step in steps]
-    offsets = skew.offsets(blocks, [*waited, *(t for _, t in told)])
-    for wait in waits:
-        if not wait.set_by_ns:
-            offsets.kept(wait.clock, wait.after_ns)
-    for one in waited:
-        offsets.set_later(one)
-    shown = offsets.steps
-    for (_, one), moved_step in zip(told, _told_steps([_moved(e, offsets, owners) for e in placed]), strict=True):
-        if not any(_same_step(moved_step, other) for other in shown):
-            offsets.set_later(one)
-    moved = [_moved(event, offsets, owners) for event in placed]
-    steps = tuple(_told_steps(moved))
-    rows = {k: _row(row, owners, offsets) for k, row in clocks.items()}
-    for name in set(offsets.clocks) - set(owners.values()):
-        bare = ClockRow(
-            clock=f"{name}: clock of its dumps", host=name, offset_s=0.0, uncertainty_s=0.0, basis="reference"
-        )
-        rows[bare.clock] = _row(bare, {bare.clock: name}, offsets)
+        rows = tuple(placed.clocks[name] for name in sorted(placed.clocks))
+        return Aligned(tuple(placed.events), rows, placed.assumed, steps=tuple(_told_steps(placed.events)))
+    offsets = _offsets(placed, recorded)
+    moved = [_moved(event, offsets, owners) for event in placed.events]
+    clocks = {name: _row(row, owners, offsets) for name, row in placed.clocks.items()}
+    clocks |= _clocks_of_dumps(offsets, owners)
+    unseen = [step for step in _told_steps(moved) if not any(_same_step(step, shown) for shown in offsets.steps)]
     return Aligned(
         tuple(moved),
-        tuple(rows[k] for k in sorted(rows)),
-        assumed,
+        tuple(clocks[name] for name in sorted(clocks)),
+        placed.assumed,
         frozenset(offsets.clocks),
-        (*offsets.steps, *(s for s in steps if not any(_same_step(s, other) for other in offsets.steps))),
+        (*offsets.steps, *unseen),
         offsets,
     )
 
 
-def _clocks_of_ranks(
-    dumps: Sequence[Dump], places: Mapping[int, str | None], placed: Sequence[Event], owners: Mapping[str, str]
-) -> dict[int, str]:
+def _offsets(placed: _Placed, recorded: _Recorded) -> Offsets:
+    """By how much clocks differ, by all that ties them to each other and tells that they were set."""
+    from nccl_forensics.when import meetings, skew  # numpy: only when there is something to compare
+    from nccl_forensics.when.offsets import Told
+
+    dated = [e for e in placed.events if is_dated(e.time_ns)]
+    blocks = meetings.of_logs(dated, placed.whose)
+    if recorded.dumps:
+        blocks += meetings.of_dumps(recorded.dumps, _clocks_of_ranks(placed, recorded))
+    waits = list(meetings.waits(dated, recorded.entered, placed.whose)) if recorded.entered else []
+    shown_by_waits = [
+        Told(clock=w.clock, before_ns=w.before_ns, after_ns=w.after_ns, by_ns=w.set_by_ns, bar_ns=w.bar_ns)
+        for w in waits
+        if w.set_by_ns
+    ]
+    told = [_told(step) for step in _told_steps(placed.events)]
+    offsets = skew.offsets(blocks, [*shown_by_waits, *told])
+    for wait in waits:
+        if not wait.set_by_ns:
+            offsets.kept(wait.clock, wait.after_ns)
+    for one in shown_by_waits:
+        offsets.set_later(one)
+    shown = offsets.steps
+    moved = [_moved(event, offsets, placed.owners) for event in placed.events]
+    for one, step in zip(told, _told_steps(moved), strict=True):
+        if not any(_same_step(step, other) for other in shown):
+            offsets.set_later(one)
+    return offsets
+
+
+def _clocks_of_dumps(offsets: Offsets, owners: Mapping[str, str]) -> dict[str, ClockRow]:
+    """The rows of clocks that no line was written on."""
+    found: dict[str, ClockRow] = {}
+    for name in set(offsets.clocks) - set(owners.values()):
+        clock = f"{name}: clock of its dumps"
+        bare = ClockRow(clock=clock, host=name, offset_s=0.0, uncertainty_s=0.0, basis="reference")
+        found[clock] = _row(bare, {clock: name}, offsets)
+    return found
+
+
+def _clocks_of_ranks(placed: _Placed, recorded: _Recorded) -> dict[int, str]:
     """Rank → whose clock its dump was written on. Without a host: the file in which the rank writes, if it is one."""
     files: dict[int, set[str]] = defaultdict(set)
-    for event in placed:
+    for event in placed.events:
         if event.rank is not None and event.host is None and event.clock is not None:
-            files[event.rank].add(owners[event.clock])
+            files[event.rank].add(placed.owners[event.clock])
     found = {}
-    for rank in {d.rank for d in dumps if d.rank is not None}:
-        host = places.get(rank)
+    for rank in {d.rank for d in recorded.dumps if d.rank is not None}:
+        host = recorded.places.get(rank)
         if host:
             found[rank] = short(host)
         elif len(files[rank]) == 1:
@@ -277,24 +256,27 @@ def _told_steps(placed: Sequence[Event]) -> Iterator[Step]:
     """Clocks that were set, as the time service's own lines tell."""
     found: dict[tuple[str, int], Event] = {}
     for event in placed:
-        if event.kind in TIME_SET and event.time_ns is not None:
-            by = next((v for k in ("step", "step2") if (v := event.details.get(k)) is not None), None)
-            try:
-                by_ns = round(float(by) * SECOND) if isinstance(by, (str, int, float)) else 0
-            except ValueError:
-                continue
-            if by_ns:
-                found.setdefault((whose_clock(event, False), by_ns), event)
+        if event.kind in TIME_SET and event.time_ns is not None and (by_ns := _set_by_ns(event)):
+            found.setdefault((whose_clock(event, False), by_ns), event)
     if found:
-        from nccl_forensics.when.skew import Step
+        from nccl_forensics.when.offsets import Step
     for (owner, by_ns), event in found.items():
         assert event.time_ns is not None
         yield Step(clock=owner, after_ns=event.time_ns - abs(by_ns), before_ns=event.time_ns, by_ns=by_ns)
 
 
+def _set_by_ns(event: Event) -> int:
+    """By how much a clock was set; 0 where the line tells none that can be read."""
+    by = next((v for k in ("step", "step2") if (v := event.details.get(k)) is not None), None)
+    try:
+        return round(float(by) * SECOND) if isinstance(by, (str, int, float)) else 0
+    except ValueError:
+        return 0
+
+
 def _told(step: Step) -> Told:
     """The same as readings of the clock: the line was written just after it was set."""
-    from nccl_forensics.when.skew import Told
+    from nccl_forensics.when.offsets import Told
 
     assert step.clock is not None
     before = step.before_ns - step.by_ns - SECOND
@@ -309,17 +291,3 @@ def _same_step(a: Step, b: Step) -> bool:
     near = abs(a.by_ns - b.by_ns) <= max(SECOND, abs(a.by_ns) // 10)
     reach = abs(a.by_ns) + SECOND
     return near and b.clock in (a.clock, None) and b.after_ns - reach <= a.before_ns <= b.before_ns + reach
-
-
-def _uncertainty(stamp: Stamp) -> int:
-    spread = max(stamp.resolution_ns, 1_000_000)
-    if stamp.drifts:
-        drift = (stamp.boot_ns or 0) * DRIFT_PPM // 1_000_000 if stamp.boot_ns else int(DRIFT_S * SECOND)
-        spread += drift
-    return spread
-
-
-def _clock_name(event: Event, basis: str, rows: Mapping[str, InputRow]) -> str:
-    owner = event.host or event.evidence.source
-    whose = "wall clock" if is_of_host(event, rows) else "clock of the job's log"
-    return f"{owner}: {whose}" + (", zone written" if basis == "reference" else "")

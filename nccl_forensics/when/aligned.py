@@ -11,7 +11,7 @@ from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND, is_dated
 
 if TYPE_CHECKING:
-    from nccl_forensics.when.skew import Offsets, Step
+    from nccl_forensics.when.offsets import Offsets, Step
 
 
 DRIFT_PPM = 20
@@ -53,29 +53,33 @@ class Aligned:
 
     def slack_ns(self, a: Event, b: Event) -> int | None:
         """How far their times must be apart for an order to be claimed; None: no distance is enough. Both have one."""
-        if a.clock == b.clock:
-            slack = sum(e.uncertainty_ns or 0 for e in (a, b) if e.time_basis != "stamp")
-        else:
-            mine, other = self.whose(a), self.whose(b)
-            tied = mine in self.compared and other in self.compared
-            if not tied and (a.clock in self.assumed or b.clock in self.assumed):
-                return None
-            slack = (a.uncertainty_ns or 0) + (b.uncertainty_ns or 0)
-            watched = tied and self._watched(a, mine) and self._watched(b, other)
-            apart = mine != other or a.host is None or b.host is None
-            if not watched and apart and not _written_so(a, b):
-                slack += UNCOMPARED_S * SECOND
-        if self.steps and a.time_ns is not None and b.time_ns is not None:
-            whose = {self.whose(a), self.whose(b)}
-            for step in self.steps:
-                reach = abs(step.by_ns)
-                apart = min(a.time_ns, b.time_ns) <= step.before_ns + reach
-                if (
-                    apart
-                    and max(a.time_ns, b.time_ns) >= step.after_ns - reach
-                    and (not step.clock or step.clock in whose)
-                ):
-                    slack += reach
+        slack = self._slack_on_one_clock(a, b) if a.clock == b.clock else self._slack_between_clocks(a, b)
+        if slack is None or not self.steps or a.time_ns is None or b.time_ns is None:
+            return slack
+        low, high = min(a.time_ns, b.time_ns), max(a.time_ns, b.time_ns)
+        whose = {self.whose(a), self.whose(b)}
+        for step in self.steps:
+            reach = abs(step.by_ns)
+            lies_between = low <= step.before_ns + reach and high >= step.after_ns - reach
+            if lies_between and (not step.clock or step.clock in whose):
+                slack += reach
+        return slack
+
+    def _slack_on_one_clock(self, a: Event, b: Event) -> int:
+        """What its lines state needs none."""
+        return sum(e.uncertainty_ns or 0 for e in (a, b) if e.time_basis != "stamp")
+
+    def _slack_between_clocks(self, a: Event, b: Event) -> int | None:
+        """Both error bars, and what two hosts may be apart by unless something watches both clocks."""
+        mine, other = self.whose(a), self.whose(b)
+        tied = mine in self.compared and other in self.compared
+        if not tied and (a.clock in self.assumed or b.clock in self.assumed):
+            return None
+        slack = (a.uncertainty_ns or 0) + (b.uncertainty_ns or 0)
+        watched = tied and self._watched(a, mine) and self._watched(b, other)
+        of_one_host = mine == other and a.host is not None and b.host is not None
+        if not watched and not of_one_host and not _written_so(a, b):
+            slack += UNCOMPARED_S * SECOND
         return slack
 
     def _watched(self, event: Event, owner: str) -> bool:

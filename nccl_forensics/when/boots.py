@@ -3,80 +3,123 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import tzinfo
 from statistics import median
+from typing import NamedTuple
 
-from nccl_forensics.model import Event, InputRow
+from nccl_forensics.model import Event, InputRow, Stamp, number
 from nccl_forensics.text.moments import SECOND
 from nccl_forensics.when.years import chains
-from nccl_forensics.when.zones import zone_of
+from nccl_forensics.when.zones import Zones, zone_of
+
+JITTER_NS = 5 * SECOND
+"""Uptimes that go back by more are of another boot."""
+INGESTED_NS = 60 * SECOND
+"""Up to this uptime a line's wall time is that of ingestion."""
+BESIDE_NS = 2 * SECOND
+"""How far apart a line's uptime and the UTC that it prints may be."""
 
 
 def boots_of(events: Sequence[Event]) -> dict[int, int]:
     """id(event) → boot in its file, 0 = the last; events must be in file order. Rotated files count as one."""
-    found: dict[int, int] = {}
     by_source: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         by_source[event.evidence.source].append(event)
-    for inside in ([e for source in chain for e in by_source[source]] for chain in chains(by_source)):
-        boot, last, seen = 0, None, False
-        numbered: list[tuple[Event, int]] = []
-        for event in inside:
-            now = event.stamp.boot_ns if event.stamp else None
-            if event.kind == "boot-start" and seen:
-                boot, last, seen = boot + 1, now, False
-            elif now is not None:
-                if last is not None and now + 5 * SECOND < last:
-                    boot += 1
-                last, seen = now, True
-            elif event.stamp is not None:
-                seen = True
-            numbered.append((event, boot))
-        for event, n in numbered:
-            found[id(event)] = n - boot
+    found: dict[int, int] = {}
+    for chain in chains(by_source):
+        inside = [e for source in chain for e in by_source[source]]
+        numbers = list(_count_boots(inside))
+        found |= {id(event): number - numbers[-1] for event, number in zip(inside, numbers, strict=True)}
     return found
+
+
+def _count_boots(inside: Iterable[Event]) -> Iterator[int]:
+    """For each event the boot that it is of, from 0."""
+    boot, last_ns, seen = 0, None, False
+    for event in inside:
+        now_ns = event.stamp.boot_ns if event.stamp else None
+        if event.kind == "boot-start" and seen:
+            boot, last_ns, seen = boot + 1, now_ns, False
+        elif now_ns is not None:
+            if last_ns is not None and now_ns + JITTER_NS < last_ns:
+                boot += 1
+            last_ns, seen = now_ns, True
+        elif event.stamp is not None:
+            seen = True
+        yield boot
+
+
+class Uptime(NamedTuple):
+    """Where a kernel's clock, which counts from the boot, lies on the wall clock."""
+
+    offset_ns: int
+    """What to add to it for UTC."""
+    bar_ns: int
+    """Half-width of the error bar."""
+    assumed: bool
+    """The zone is only assumed."""
+
+
+Boot = tuple[str, int]
+"""A file and the number of a boot in it."""
+
+
+class _Line(NamedTuple):
+    """One that tells the uptime."""
+
+    event: Event
+    boot: Boot
+    stamp: Stamp
+    uptime_ns: int
 
 
 def boot_offsets(
     events: Sequence[Event],
     walls: Mapping[int, int],
-    zones: Mapping[str, tuple[int, str]],
+    zones: Zones,
     declared: tzinfo | None,
     boots: Mapping[int, int],
     rows: Mapping[str, InputRow],
-) -> dict[tuple[str, int], tuple[int, int, bool]]:
-    """(file, boot) → (ns to add to its kernel clock, error bar ns, is the zone only assumed?)."""
-    samples: dict[tuple[str, int], list[tuple[int, int, bool]]] = defaultdict(list)
-    marks: dict[tuple[object, ...], tuple[str, int]] = {}
-    for event in events:
-        stamp = event.stamp
-        if stamp is None or stamp.boot_ns is None:
-            continue
-        key = (event.evidence.source, boots[id(event)])
-        if event.kind == "xid":
-            marks[_mark(event)] = key if stamp.wall_ns is not None else marks.get(_mark(event), key)
-        if isinstance(epoch := event.details.get("epoch_ns"), int):
-            samples[key].append((epoch - stamp.boot_ns, 2 * SECOND, False))
-        if stamp.wall_ns is not None and stamp.boot_ns > 60 * SECOND:  # before, the stamp is that of ingestion
-            wall = walls[id(event)]
-            shift, basis, _ = zone_of(stamp, wall, event, zones, declared, rows)
-            samples[key].append((wall - shift - stamp.boot_ns, stamp.resolution_ns, basis == "assumed"))
-    found = {}
-    for key, inside in samples.items():
-        best = min(x[1] for x in inside)
-        chosen = [x for x in inside if x[1] == best]
-        found[key] = (int(median(x[0] for x in chosen)), best, all(x[2] for x in chosen))
-    for event in events:  # the same Xid at the same uptime in a log that also has the wall clock
-        if event.kind == "xid" and event.stamp is not None and event.stamp.boot_ns is not None:
-            key = (event.evidence.source, boots[id(event)])
-            other = marks.get(_mark(event))
-            if key not in found and other in found:
-                found[key] = found[other]
+) -> dict[Boot, Uptime]:
+    """Where the kernel clock of each boot lies, by its own lines, else by those of another file on the same boot."""
+    lines = [
+        _Line(event, (event.evidence.source, boots[id(event)]), event.stamp, event.stamp.boot_ns)
+        for event in events
+        if event.stamp is not None and event.stamp.boot_ns is not None
+    ]
+    samples: dict[Boot, list[Uptime]] = defaultdict(list)
+    for line in lines:
+        if (epoch_ns := number(line.event, "epoch_ns")) is not None:
+            samples[line.boot].append(Uptime(epoch_ns - line.uptime_ns, BESIDE_NS, False))
+        if line.stamp.wall_ns is not None and line.uptime_ns > INGESTED_NS:
+            wall_ns = walls[id(line.event)]
+            east_ns, basis, _ = zone_of(line.stamp, wall_ns, line.event, zones, declared, rows)
+            bar_ns, assumed = line.stamp.resolution_ns, basis == "assumed"
+            samples[line.boot].append(Uptime(wall_ns - east_ns - line.uptime_ns, bar_ns, assumed))
+    return _with_same_xids({boot: _middle(inside) for boot, inside in samples.items()}, lines)
+
+
+def _middle(samples: Sequence[Uptime]) -> Uptime:
+    """Of the samples with the narrowest error bar."""
+    narrowest = min(sample.bar_ns for sample in samples)
+    chosen = [sample for sample in samples if sample.bar_ns == narrowest]
+    offset_ns = int(median(sample.offset_ns for sample in chosen))
+    return Uptime(offset_ns, narrowest, all(sample.assumed for sample in chosen))
+
+
+def _with_same_xids(known: Mapping[Boot, Uptime], lines: Iterable[_Line]) -> dict[Boot, Uptime]:
+    """Also of boots whose lines tell no wall time: the same Xid at the same uptime stands in a log that does."""
+    xids = [(line, _mark(line)) for line in lines if line.event.kind == "xid"]
+    marks: dict[tuple[object, ...], Boot] = {}
+    for line, mark in xids:
+        marks[mark] = line.boot if line.stamp.wall_ns is not None else marks.get(mark, line.boot)
+    found = dict(known)
+    for line, mark in xids:
+        if line.boot not in found and marks[mark] in found:
+            found[line.boot] = found[marks[mark]]
     return found
 
 
-def _mark(event: Event) -> tuple[object, ...]:
-    assert event.stamp is not None
-    assert event.stamp.boot_ns is not None
-    return event.details.get("xid"), event.gpu_pci, event.stamp.boot_ns // 1000
+def _mark(line: _Line) -> tuple[object, ...]:
+    return line.event.details.get("xid"), line.event.gpu_pci, line.uptime_ns // 1000

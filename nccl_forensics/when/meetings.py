@@ -1,4 +1,4 @@
-"""What ties clocks together: meetings that nobody leaves before everybody has entered (skew.py has the arithmetic).
+"""What ties clocks together: meetings that nobody leaves before everybody has entered (bounds.py has the arithmetic).
 
 From Flight Recorder dumps: `time_created_ns` is written before an operation is handed to NCCL,
 `time_discovered_completed_ns` after somebody saw it complete, both on the host's wall clock (fr-format.md §1). From
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nccl_forensics.model import Event, number
 from nccl_forensics.recorder.dumps import COMPLETED, P2P, Dump
 from nccl_forensics.recorder.groups import choose, group_keys
-from nccl_forensics.when import skew
+from nccl_forensics.when.bounds import Block, block
 
 SYNCHRONOUS = frozenset(
     {"allreduce", "allgatherbase", "allgatherintotensor", "reducescatterbase", "reducescattertensor", "barrier"}
@@ -94,10 +94,10 @@ class _Rows:
     partial: bool
 
 
-def of_dumps(dumps: Sequence[Dump], clock_of: Mapping[int, str]) -> list[skew.Block]:
+def of_dumps(dumps: Sequence[Dump], clock_of: Mapping[int, str]) -> list[Block]:
     """One block for each process group that spans several clocks. `clock_of`: rank → its host's clock."""
     chosen = {rank: dump for rank, dump in choose(dumps, []).items() if rank in clock_of and dump.count}
-    found: list[skew.Block] = []
+    found: list[Block] = []
     signatures: dict[Any, int] = {}
     numbers: dict[int, Ints] = {}
     keys, _ = group_keys(chosen)
@@ -105,15 +105,12 @@ def of_dumps(dumps: Sequence[Dump], clock_of: Mapping[int, str]) -> list[skew.Bl
         clocks = tuple(sorted({clock_of[rank] for rank in where}))
         if len(clocks) < 2 or not members or any(len(infos) != 1 for infos in where.values()):
             continue
-        place = {clock: n for n, clock in enumerate(clocks)}
-        rows = []
-        for rank, (info,) in where.items():
-            dump = chosen[rank]
+        for rank in where:
             if rank not in numbers:
-                numbers[rank] = _signatures(dump, signatures)
-            if (one := _rows(dump, info, numbers[rank], place[clock_of[rank]])) is not None:
-                rows.append(one)
-        if (made := _block(rows, clocks)) is not None:
+                numbers[rank] = _signatures(chosen[rank], signatures)
+        place = {clock: n for n, clock in enumerate(clocks)}
+        rows = [_rows(chosen[rank], info, numbers[rank], place[clock_of[rank]]) for rank, (info,) in where.items()]
+        if (made := _block([r for r in rows if r is not None], clocks)) is not None:
             found.append(made)
     return found
 
@@ -147,7 +144,7 @@ def _rows(dump: Dump, info: int, signature: Ints, clock: int) -> _Rows | None:
     return _Rows(clock, seq, created, np.where(done, completed, 0), signature[dump.call[at]], dump.partial)
 
 
-def _block(rows: Sequence[_Rows], clocks: tuple[str, ...]) -> skew.Block | None:
+def _block(rows: Sequence[_Rows], clocks: tuple[str, ...]) -> Block | None:
     """Collectives that are complete wherever there is a dump, and were the same call everywhere."""
     if len({r.clock for r in rows}) < 2:
         return None
@@ -176,18 +173,18 @@ def _block(rows: Sequence[_Rows], clocks: tuple[str, ...]) -> skew.Block | None:
     good &= same > 0
     if not good.any():
         return None
-    return skew.Block(clocks=clocks, entered=entered[:, good], left=left[:, good], base_ns=base, ordered=True)
+    return Block(clocks=clocks, entered=entered[:, good], left=left[:, good], base_ns=base, ordered=True)
 
 
 Attended = tuple[object, str, int | None, int | None]
 """(meeting, clock, entered ns, left ns)."""
 
 
-def of_logs(events: Sequence[Event], clock_of: Callable[[Event], str]) -> list[skew.Block]:
+def of_logs(events: Sequence[Event], clock_of: Callable[[Event], str]) -> list[Block]:
     """Blocks of each kind of meeting that log lines tell of. `events` have times, as their own clocks show them."""
     timed = [e for e in events if e.time_ns is not None and e.stamp is not None and not e.stamp.drifts]
     kinds = (_set_up(timed, clock_of), _steps(timed, clock_of), _signals(timed, clock_of))
-    return [made for kind in kinds if (made := skew.block(kind)) is not None]
+    return [made for kind in kinds if (made := block(kind)) is not None]
 
 
 def _read(event: Event) -> tuple[int, int]:
@@ -214,51 +211,63 @@ def _steps(events: Sequence[Event], clock_of: Callable[[Event], str]) -> Iterato
     That everybody's loss is in it shows in the same value on several clocks. Everybody enters step n after the line on
     step n - 1.
     """
-    lines: dict[str, dict[int, Event]] = defaultdict(dict)
-    twice: set[tuple[str, int]] = set()
+    lines, again = _stated_losses(events, clock_of)
+    if len(lines) < 2:
+        return
+    stated: dict[tuple[int, float], list[str]] = defaultdict(list)  # (step, loss) → clocks
+    for clock in sorted(lines):
+        for step, (loss, _) in lines[clock].items():
+            stated[step, loss].append(clock)
+    agreed: dict[tuple[str, str], set[float]] = defaultdict(set)
+    for (_, loss), (first, *others) in stated.items():
+        for other in others:
+            agreed[first, other].add(loss)
+    for (step, loss), (first, *others) in stated.items():
+        same = [other for other in others if len(agreed[first, other]) >= SAME_LOSS]
+        for clock in (first, *same) if same else ():
+            if (clock, step) not in again and (clock, step - 1) not in again:
+                before = lines[clock].get(step - 1)
+                came = _read(before[1])[0] if before is not None else None
+                yield ("step", step, loss), clock, came, _read(lines[clock][step][1])[1]
+
+
+_Losses = Mapping[str, Mapping[int, tuple[float, Event]]]
+"""Clock → step → its loss and the first line that states it."""
+
+
+def _stated_losses(events: Sequence[Event], clock_of: Callable[[Event], str]) -> tuple[_Losses, set[tuple[str, int]]]:
+    """(What lines state, the (clock, step) pairs that one writer states twice: there the job was started again)."""
+    lines: dict[str, dict[int, tuple[float, Event]]] = defaultdict(dict)
+    again: set[tuple[str, int]] = set()
     for event in events:
         step, loss = number(event, "step"), event.details.get("loss")
         if event.kind == "progress" and step is not None and isinstance(loss, float):
             clock = clock_of(event)
-            known = lines[clock].setdefault(step, event)
+            _, known = lines[clock].setdefault(step, (loss, event))
             if known is not event and (known.evidence.source, known.rank) == (event.evidence.source, event.rank):
-                twice.add((clock, step))  # the job was started again
-    agreed: dict[tuple[str, str], set[float]] = defaultdict(set)
-    clocks = sorted(lines)
-    if len(clocks) < 2:
-        return
-    losses: dict[tuple[int, float], list[str]] = defaultdict(list)
-    for clock in clocks:
-        for step, event in lines[clock].items():
-            value = event.details["loss"]
-            assert isinstance(value, float)
-            losses[step, value].append(clock)
-    for (_, value), inside in losses.items():
-        for other in inside[1:]:
-            agreed[inside[0], other].add(value)
-    for (step, value), inside in losses.items():
-        fits = [c for c in inside if c == inside[0] or len(agreed[inside[0], c]) >= SAME_LOSS]
-        for clock in fits if len(fits) > 1 else ():
-            before = lines[clock].get(step - 1)
-            if (clock, step) in twice or (clock, step - 1) in twice:
-                continue
-            came = _read(before)[0] if before is not None else None
-            yield ("step", step, value), clock, came, _read(lines[clock][step])[1]
+                again.add((clock, step))
+    return lines, again
 
 
 def _signals(events: Sequence[Event], clock_of: Callable[[Event], str]) -> Iterator[Attended]:
     """Who says that it saw rank r's dump signal in the store saw it after r's watchdog had given up."""
+    gave = _first_to_give_up(events)
+    for event in events:
+        source = number(event, "src_rank")
+        if event.kind == "pg-dump-remote" and source is not None and source in gave and source != event.rank:
+            yield ("signal", source), clock_of(gave[source]), _read(gave[source])[0], None
+            yield ("signal", source), clock_of(event), None, _read(event)[1]
+
+
+def _first_to_give_up(events: Sequence[Event]) -> dict[int, Event]:
+    """Rank → its watchdog's first line."""
     gave: dict[int, Event] = {}
     for event in events:
         if event.kind == "watchdog-timeout" and event.rank is not None and not event.details.get("repeated"):
             known = gave.get(event.rank)
             if known is None or (known.time_ns or 0) > (event.time_ns or 0):
                 gave[event.rank] = event
-    for event in events:
-        source = number(event, "src_rank")
-        if event.kind == "pg-dump-remote" and source is not None and source in gave and source != event.rank:
-            yield ("signal", source), clock_of(gave[source]), _read(gave[source])[0], None
-            yield ("signal", source), clock_of(event), None, _read(event)[1]
+    return gave
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,27 +284,48 @@ class Waited:
     bar_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Jump:
+    """How far a clock went beyond what a watchdog waited; ns."""
+
+    begun: int
+    """When the wait began, as the dump tells."""
+    ended: int
+    by: int
+    bar: int
+
+    def shows_a_step(self) -> bool:
+        return abs(self.by) > JUMP_S * 1e9 + self.bar
+
+
 def waits(events: Sequence[Event], known: Entered, clock_of: Callable[[Event], str]) -> Iterator[Waited]:
     """For each clock whether it was set while a watchdog waited; nothing where its watchdogs disagree.
 
     A watchdog's line tells how long it waited, on a clock that nobody sets; the same rank's dump tells when it began.
     """
-    jumps: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
+    jumps: dict[str, list[_Jump]] = defaultdict(list)
     for event in events:
-        waited = number(event, "waited_ms")
-        seq = number(event, "seq")
-        if event.kind != "watchdog-timeout" or event.rank is None or event.time_ns is None or event.stamp is None:
-            continue
-        if waited is None or seq is None or event.details.get("repeated") or event.stamp.drifts:
-            continue
-        begun = event.time_ns - waited * 1_000_000
-        if len(told := known.at(event.rank, seq, number(event, "numel_in"))) == 1:
-            bar = (event.uncertainty_ns or 0) + 200_000_000
-            jumps[clock_of(event)].append((told[0], event.time_ns, begun - told[0], bar))
+        if (jump := _jump(event, known)) is not None:
+            jumps[clock_of(event)].append(jump)
     for clock, inside in jumps.items():
-        inside.sort(key=lambda x: x[2])
-        before, after, by, bar = inside[len(inside) // 2]
-        if all(abs(one[2]) <= JUMP_S * 1e9 + one[3] for one in inside):
-            yield Waited(clock, min(one[0] for one in inside), max(one[1] for one in inside), 0, bar)
-        elif abs(by) > JUMP_S * 1e9 + bar and inside[-1][2] - inside[0][2] < abs(by) / 2 + 2 * bar:
-            yield Waited(clock, before, after, by, bar)
+        inside.sort(key=lambda jump: jump.by)
+        middle = inside[len(inside) // 2]
+        agree = inside[-1].by - inside[0].by < abs(middle.by) / 2 + 2 * middle.bar
+        if not any(jump.shows_a_step() for jump in inside):
+            yield Waited(clock, min(j.begun for j in inside), max(j.ended for j in inside), 0, middle.bar)
+        elif middle.shows_a_step() and agree:
+            yield Waited(clock, middle.begun, middle.ended, middle.by, middle.bar)
+
+
+def _jump(event: Event, known: Entered) -> _Jump | None:
+    """Of a watchdog's line whose clock can be trusted, where the dump of its rank tells one begin."""
+    if event.kind != "watchdog-timeout" or event.rank is None or event.time_ns is None or event.stamp is None:
+        return None
+    waited_ms, seq = number(event, "waited_ms"), number(event, "seq")
+    if waited_ms is None or seq is None or event.details.get("repeated") or event.stamp.drifts:
+        return None
+    told = known.at(event.rank, seq, number(event, "numel_in"))
+    if len(told) != 1:
+        return None
+    by = event.time_ns - waited_ms * 1_000_000 - told[0]
+    return _Jump(told[0], event.time_ns, by, (event.uncertainty_ns or 0) + 200_000_000)

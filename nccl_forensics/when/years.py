@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from heapq import merge
 from itertools import pairwise
 
-from nccl_forensics.model import Event, InputRow
+from nccl_forensics.model import Event, InputRow, number
 from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND
 from nccl_forensics.when.aligned import Arrival
@@ -75,59 +75,90 @@ def years_of(
     events: Sequence[Event], rows: Mapping[str, InputRow], declared: int | None, arrivals: Sequence[Arrival]
 ) -> dict[str, int | None]:
     """File → year of its newest line that was written without one."""
-    dated: list[tuple[str | None, str, int]] = [(None, "", a.last_ns) for a in arrivals]
     need: dict[str, list[Event]] = defaultdict(list)
-    spans: dict[str, tuple[int, int]] = {}
     for event in events:
-        stamp = event.stamp
-        if stamp is not None and stamp.wall_ns is not None:
-            if stamp.has_year:
-                dated.append((event.host, event.evidence.source, stamp.wall_ns))
-            else:
-                need[event.evidence.source].append(event)
-        if isinstance(epoch := event.details.get("epoch_ns"), int):
-            dated.append((event.host, event.evidence.source, epoch))
-            if isinstance(since := event.details.get("since_ns"), int):
-                spans[event.evidence.source] = (since, epoch)
-    full_dates = FullDates(dated) if need and declared is None else None
-    found: dict[str, int | None] = {}
-    for source, inside in need.items():
-        if full_dates is None:
-            found[source] = declared
-            continue
-        days = {(w // DAY * DAY, k) for w, k in turns(inside, in_sections(source, rows))}
-        year = full_dates.year(source, inside[-1].host, days)
-        if year is None and source in spans:  # what a journal holds lies between its ends
-            newest, (since, until) = max(w for w, k in days if k == 0), spans[source]
-            low, high = (datetime.fromtimestamp(t // SECOND, timezone.utc).year for t in (since, until))
-            fits = [y for y in range(low, high + 1) if since - DAY <= with_year(newest, y) <= until + DAY]
-            year = fits[0] if len(fits) == 1 else None
-        stem = re.search(r"(?<!\d)(20\d\d)(\d\d)(\d\d)(?!\d)", re.split(r"[/!]", source)[-1])
-        if year is None and stem:
-            # logrotate's dateext: the file was rotated on that day, so its lines are no younger
-            newest = max(w for w, k in days if k == 0)
-            last = datetime.fromtimestamp(newest // SECOND, timezone.utc).strftime("%m%d")
-            year = int(stem[1]) if last <= f"{stem[2]}{stem[3]}" else int(stem[1]) - 1
-        found[source] = year
-    _rotated_years(found, need, declared)
+        if event.stamp is not None and event.stamp.wall_ns is not None and not event.stamp.has_year:
+            need[event.evidence.source].append(event)
+    found: dict[str, int | None] = dict.fromkeys(need, declared)
+    if need and declared is None:
+        full_dates = FullDates(_dates(events, arrivals))
+        journals = _ends_of_journals(events)
+        for source, inside in need.items():
+            days = {(wall // DAY * DAY, back) for wall, back in turns(inside, in_sections(source, rows))}
+            newest = max(day for day, back in days if back == 0)
+            year = full_dates.year(source, inside[-1].host, days)
+            if year is None and source in journals:
+                year = _between_ends(newest, *journals[source])
+            found[source] = _by_rotation(newest, source) if year is None else year
+    return _with_rotated_years(found, need, declared)
+
+
+def _dates(events: Iterable[Event], arrivals: Iterable[Arrival]) -> Iterator[tuple[str | None, str, int]]:
+    """(Host, file, ns) of all that tells its year, as written or in UTC."""
+    for arrival in arrivals:
+        yield None, "", arrival.last_ns
+    for event in events:
+        if event.stamp is not None and event.stamp.wall_ns is not None and event.stamp.has_year:
+            yield event.host, event.evidence.source, event.stamp.wall_ns
+        if (epoch_ns := number(event, "epoch_ns")) is not None:
+            yield event.host, event.evidence.source, epoch_ns
+
+
+def _ends_of_journals(events: Iterable[Event]) -> dict[str, tuple[int, int]]:
+    """File → between which moments (ns) it was written, as a journal's own lines tell."""
+    found: dict[str, tuple[int, int]] = {}
+    for event in events:
+        until_ns = number(event, "epoch_ns")
+        if until_ns is not None and (since_ns := number(event, "since_ns")) is not None:
+            found[event.evidence.source] = (since_ns, until_ns)
     return found
 
 
-def _rotated_years(found: dict[str, int | None], need: Mapping[str, Sequence[Event]], declared: int | None) -> None:
+def _year(ns: int) -> int:
+    return datetime.fromtimestamp(ns // SECOND, timezone.utc).year
+
+
+def _between_ends(newest: int, since_ns: int, until_ns: int) -> int | None:
+    """What a journal holds lies between its ends."""
+    years = range(_year(since_ns), _year(until_ns) + 1)
+    fits = [year for year in years if since_ns - DAY <= with_year(newest, year) <= until_ns + DAY]
+    return fits[0] if len(fits) == 1 else None
+
+
+DATE_IN_NAME = re.compile(r"(?<!\d)(20\d\d)(\d\d)(\d\d)(?!\d)")
+"""logrotate's dateext: the day on which the file was rotated."""
+
+
+def _by_rotation(newest: int, source: str) -> int | None:
+    """The file was rotated on the day in its name, so its lines are no younger."""
+    rotated = DATE_IN_NAME.search(re.split(r"[/!]", source)[-1])
+    if rotated is None:
+        return None
+    last = datetime.fromtimestamp(newest // SECOND, timezone.utc).strftime("%m%d")
+    return int(rotated[1]) if last <= f"{rotated[2]}{rotated[3]}" else int(rotated[1]) - 1
+
+
+def _with_rotated_years(
+    known: Mapping[str, int | None], need: Mapping[str, Sequence[Event]], declared: int | None
+) -> dict[str, int | None]:
     """Years of rotated files from that of their neighbour: it begins where they end."""
+    found = dict(known)
     for chain in chains(need):
         for newer, older in zip(chain[:0:-1], chain[-2::-1], strict=True):  # from young to old
             year = found[newer]
-            if year is None or (found[older] is not None and declared is None):
-                continue
-            began, ended = turns(need[newer])[0], turns(need[older])[-1]
-            found[older] = year - began[1] - (ended[0] > began[0] + HALF_YEAR)
+            if year is not None and (found[older] is None or declared is not None):
+                found[older] = year - _years_between(need[older], need[newer])
         for older, newer in pairwise(chain):  # from old to young
             year = found[older]
-            if year is None or found[newer] is not None:
-                continue
-            began, ended = turns(need[newer])[0], turns(need[older])[-1]
-            found[newer] = year + began[1] + (ended[0] > began[0] + HALF_YEAR)
+            if year is not None and found[newer] is None:
+                found[newer] = year + _years_between(need[older], need[newer])
+    return found
+
+
+def _years_between(older: Sequence[Event], newer: Sequence[Event]) -> int:
+    """How often the year turned between the ends of two files of which one goes on with the other."""
+    (ended, _), (began, turned) = turns(older)[-1], turns(newer)[0]
+    return turned + (ended > began + HALF_YEAR)
 
 
 class FullDates:
@@ -136,13 +167,12 @@ class FullDates:
     def __init__(self, dated: Iterable[tuple[str | None, str, int]]) -> None:
         """`dated`: (host, file, wall time or UTC in ns)."""
         self._groups: dict[tuple[str, ...], dict[int, list[tuple[int, int]]]] = {}
-        self._years: set[int] = set()
         for place, (host, source, full) in enumerate(dated):
             day = full // DAY
-            self._years.add(datetime.fromtimestamp(full // SECOND, timezone.utc).year)
             own = [("host", short(host)), ("file", source, short(host))] if host else []
             for group in [(), ("file", source), *own]:
                 self._groups.setdefault(group, {}).setdefault(day, []).append((place, full))
+        self._years = {_year(day * DAY) for day in self._groups.get((), ())}
 
     def year(self, source: str, host: str | None, days: Iterable[tuple[int, int]]) -> int | None:
         """The year of the file's newest line by the first full date near to one of its own.
@@ -157,13 +187,20 @@ class FullDates:
             if 1 <= year <= 9999
         ]
         close = {at // DAY + by for at, _ in moved for by in range(-NEAR_DAYS - 1, NEAR_DAYS + 2)}
-        own = [("file", source, short(host)), ("file", source), ("host", short(host))] if host else [("file", source)]
-        for group in [*own, ()]:
-            by_day = self._groups.get(group, {})
+        for by_day in self._of(source, host):
             for _, full in merge(*(by_day[day] for day in sorted(by_day.keys() & close))):
                 if near := [year for at, year in moved if abs(at - full) <= NEAR_DAYS * DAY]:
                     return max(near)
         return None
+
+    def _of(self, source: str, host: str | None) -> Iterator[dict[int, list[tuple[int, int]]]]:
+        """Day → full dates: those of the host's lines in the file, of the file, of the host, all."""
+        if host:
+            yield self._groups.get(("file", source, short(host)), {})
+        yield self._groups.get(("file", source), {})
+        if host:
+            yield self._groups.get(("host", short(host)), {})
+        yield self._groups.get((), {})
 
 
 def in_sections(source: str, rows: Mapping[str, InputRow]) -> bool:
@@ -200,24 +237,28 @@ def walls_of_file(
     events: Sequence[Event], years: Mapping[str, int | None], rows: Mapping[str, InputRow]
 ) -> dict[int, int]:
     """id(event) → its written wall time, ns, in the right year (or 1972), not yet in UTC."""
-    found: dict[int, int] = {}
     by_source: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         if event.stamp is not None and event.stamp.wall_ns is not None:
             by_source[event.evidence.source].append(event)
+    found: dict[int, int] = {}
     for source, inside in by_source.items():
-        year = years.get(source)
-        sections, full = in_sections(source, rows), [e for e in inside if e.stamp is not None and e.stamp.has_year]
-        made = max((e.stamp.wall_ns or 0 for e in full if e.stamp), default=0) + DAY
-        unsaid = [e for e in inside if e.stamp is not None and not e.stamp.has_year]
-        back = {id(e): k for e, (_, k) in zip(unsaid, turns(unsaid, sections), strict=True)}
-        for event in inside:
-            assert event.stamp is not None
-            assert event.stamp.wall_ns is not None
-            wall = event.stamp.wall_ns
-            if not event.stamp.has_year and year is not None:
-                wall = with_year(wall, year - back[id(event)])
-                if sections and full and wall > made + HALF_YEAR:
-                    wall = with_year(wall, datetime.fromtimestamp(wall // SECOND, timezone.utc).year - 1)
-            found[id(event)] = wall
+        found |= {id(event): wall for event, wall in zip(inside, walls_of(inside), strict=True)}
+        if (year := years.get(source)) is not None:
+            found |= _in_year(inside, year, in_sections(source, rows))
+    return found
+
+
+def _in_year(inside: Sequence[Event], year: int, sections: bool) -> dict[int, int]:
+    """id(event) → its wall time, of those that tell no year. `year`: that of the file's newest line."""
+    unsaid = [e for e in inside if e.stamp is not None and not e.stamp.has_year]
+    dated = walls_of([e for e in inside if e.stamp is not None and e.stamp.has_year])
+    # A report was made when its newest full date was written: what seems to be much younger is of the year before.
+    latest = max(dated) + DAY + HALF_YEAR if sections and dated else None
+    found: dict[int, int] = {}
+    for event, (written, back) in zip(unsaid, turns(unsaid, sections), strict=True):
+        wall = with_year(written, year - back)
+        if latest is not None and wall > latest:
+            wall = with_year(wall, _year(wall) - 1)
+        found[id(event)] = wall
     return found

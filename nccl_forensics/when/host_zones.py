@@ -1,0 +1,83 @@
+"""Zones of what hosts write about themselves, from what their own lines show."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+
+from nccl_forensics.model import Event, InputRow, number
+from nccl_forensics.names import short
+from nccl_forensics.text.moments import SECOND, is_dated
+from nccl_forensics.when.years import with_year
+from nccl_forensics.when.zones import KnownZone, Zones, east_of, is_in_use, is_of_host
+
+LATE_BOOT_LINE_NS = 300 * SECOND - 1
+"""A boot line's stamp is the time of ingestion, up to minutes late (kernel-log-formats.md §0.5)."""
+SAME_XID_NS = 20 * SECOND
+"""How far apart two logs may date one Xid of one card."""
+
+
+def zones_of_hosts(events: Sequence[Event], walls: Mapping[int, int], rows: Mapping[str, InputRow]) -> Zones:
+    """What the files show; of several proofs for one file or host the first counts.
+
+    `walls`: id(event) → its written wall time, ns; `rows`: by path.
+    """
+    of_files: dict[str, KnownZone] = {}
+    of_hosts: dict[str, KnownZone] = {}
+    for event in events:
+        if "zone_s" not in event.details and "epoch_ns" not in event.details:
+            continue
+        for zone in (_stated(event), _beside_utc(event, walls)):
+            if zone is not None:
+                of_files.setdefault(event.evidence.source, zone)
+                if event.host and is_of_host(event, rows):
+                    of_hosts.setdefault(short(event.host), zone)
+    for source, zone in _by_same_xid(events, walls):
+        of_files.setdefault(source, zone)
+    return Zones(of_files, of_hosts)
+
+
+def _stated(event: Event) -> KnownZone | None:
+    """A line that says in which zone its file is."""
+    east_s = number(event, "zone_s")
+    return None if east_s is None else KnownZone(east_s * SECOND, f"{event.evidence.source} states its zone")
+
+
+def _beside_utc(event: Event, walls: Mapping[int, int]) -> KnownZone | None:
+    """A line without a zone that prints UTC as well, such as an audit record or the clock's setting at boot."""
+    epoch_ns, stamp = number(event, "epoch_ns"), event.stamp
+    if epoch_ns is None or stamp is None or stamp.wall_ns is None or stamp.zone_s is not None:
+        return None
+    east = east_of(_in_year_of(epoch_ns, walls[id(event)]), epoch_ns, LATE_BOOT_LINE_NS)
+    if east is None or not is_in_use(east):
+        return None
+    return KnownZone(east, f"line {event.evidence.line} of {event.evidence.source} prints UTC beside it")
+
+
+def _by_same_xid(events: Sequence[Event], walls: Mapping[int, int]) -> Iterator[tuple[str, KnownZone]]:
+    """The same Xid on the same card, in a log with a zone and in one without."""
+    zoned: dict[tuple[object, ...], list[int]] = defaultdict(list)  # → UTC, ns
+    bare: list[Event] = []
+    for event in events:
+        if event.kind == "xid" and event.stamp is not None and event.stamp.wall_ns is not None:
+            if event.stamp.zone_s is None:
+                bare.append(event)
+            else:
+                zoned[_xid(event)].append(walls[id(event)] - event.stamp.zone_s * SECOND)
+    for event in bare:
+        for utc_ns in zoned.get(_xid(event), ()):
+            east = east_of(_in_year_of(utc_ns, walls[id(event)]), utc_ns, SAME_XID_NS)
+            if east is not None and is_in_use(east):
+                yield event.evidence.source, KnownZone(east, "the same Xid stands in a log that writes its zone")
+
+
+def _xid(event: Event) -> tuple[object, ...]:
+    return event.details.get("xid"), event.gpu_pci, event.host
+
+
+def _in_year_of(utc_ns: int, wall_ns: int) -> int:
+    """The wall time in the year of this moment, where nothing told its own."""
+    if is_dated(wall_ns):
+        return wall_ns
+    return with_year(wall_ns, datetime.fromtimestamp(utc_ns / SECOND, timezone.utc).year)

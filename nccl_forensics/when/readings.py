@@ -1,0 +1,155 @@
+"""How the clock behind each stamp is read, before clocks are compared with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import TYPE_CHECKING
+
+from nccl_forensics.model import ClockRow, Event, InputRow, Stamp
+from nccl_forensics.text.moments import SECOND
+from nccl_forensics.when.aligned import DRIFT_PPM, DRIFT_S, Arrival
+from nccl_forensics.when.boots import Uptime, boot_offsets, boots_of
+from nccl_forensics.when.host_zones import zones_of_hosts
+from nccl_forensics.when.job_zones import zones_of_jobs
+from nccl_forensics.when.years import in_sections, walls_of_file, years_of
+from nccl_forensics.when.zones import Zones, is_of_host, zone_of
+
+if TYPE_CHECKING:
+    from nccl_forensics.when.meetings import Entered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one stamp means."""
+
+    clock: str
+    """ClockRow.clock."""
+    basis: str
+    """ClockRow.basis."""
+    note: str | None = None
+    time_ns: int | None = None
+    """UTC as far as the zone is known; None: nothing tells where the clock lies."""
+    uncertainty_ns: int | None = None
+    """Half-width of the error bar of `time_ns`."""
+    offset_ns: int | None = None
+    """What was added to the clock's reading."""
+    offset_bar_ns: int = 0
+    """Half-width of the error bar of the first offset that was found."""
+    assumed: bool = False
+    """The zone is only assumed."""
+
+    def row(self, event: Event) -> ClockRow:
+        """The clock's row, by its first event."""
+        known = self.offset_ns is not None and not self.assumed
+        return ClockRow(
+            clock=self.clock,
+            host=event.host,
+            offset_s=None if self.offset_ns is None else self.offset_ns / SECOND,
+            uncertainty_s=self.offset_bar_ns / SECOND if known else None,
+            basis=self.basis,
+            note=self.note,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What the files and the user tell of all clocks: years, zones, boots."""
+
+    rows: Mapping[str, InputRow]
+    """By path."""
+    declared: tzinfo | None
+    """The user's word on zones."""
+    boots: Mapping[int, int]
+    """id(event) → boot in its file, 0 = the last."""
+    years: Mapping[str, int | None]
+    """File → year of its newest line that was written without one."""
+    walls: Mapping[int, int]
+    """id(event) → its wall time, ns, as written, in the right year."""
+    zones: Zones
+    uptimes: Mapping[tuple[str, int], Uptime]
+    """(File, boot) → where its kernel clock lies."""
+
+    @classmethod
+    def of(
+        cls,
+        events: Sequence[Event],
+        rows: Mapping[str, InputRow],
+        zone: tzinfo | None,
+        year: int | None,
+        arrivals: Sequence[Arrival],
+        entered: Entered | None,
+    ) -> Readings:
+        """`zone` and `year` are the user's word; `arrivals` and `entered` are from dumps."""
+        boots = boots_of(events)
+        years = years_of(events, rows, year, arrivals)
+        walls = walls_of_file(events, years, rows)
+        zones = zones_of_hosts(events, walls, rows)
+        of_jobs = zones_of_jobs(events, walls, rows, zones, arrivals, entered)
+        zones = Zones({**zones.of_files, **of_jobs}, zones.of_hosts)
+        uptimes = boot_offsets(events, walls, zones, zone, boots, rows)
+        return cls(rows, zone, boots, years, walls, zones, uptimes)
+
+    def read(self, event: Event) -> Reading | None:
+        """By its wall time, else by its uptime; None without a stamp."""
+        stamp = event.stamp
+        if stamp is None:
+            return None
+        if stamp.wall_ns is not None:
+            return self._by_wall(event, stamp)
+        return self._by_uptime(event, stamp.boot_ns) if stamp.boot_ns is not None else None
+
+    def _by_wall(self, event: Event, stamp: Stamp) -> Reading:
+        wall_ns = self.walls[id(event)]
+        east_ns, basis, note = zone_of(stamp, wall_ns, event, self.zones, self.declared, self.rows)
+        if not stamp.has_year and self.years.get(event.evidence.source) is None:
+            note = f"{note}; the year is not in any file" if note else "the year is not in any file"
+        bar_ns = _uncertainty(stamp)
+        return Reading(
+            clock=self._name(event, basis),
+            basis=basis,
+            note=note,
+            time_ns=wall_ns - east_ns,
+            uncertainty_ns=bar_ns,
+            offset_ns=-east_ns,
+            offset_bar_ns=bar_ns,
+            assumed=basis == "assumed",
+        )
+
+    def _by_uptime(self, event: Event, boot_ns: int) -> Reading:
+        boot = self.boots[id(event)]
+        clock = f"{event.host or event.evidence.source}: kernel clock, boot {boot}"
+        uptime = self.uptimes.get((event.evidence.source, boot))
+        if uptime is None:
+            note = "seconds since boot only; no line of this boot carries a wall-clock time"
+            return Reading(clock=clock, basis="none", note=note)
+        return Reading(
+            clock=clock,
+            basis="boot-time",
+            time_ns=boot_ns + uptime.offset_ns,
+            uncertainty_ns=uptime.bar_ns + int(abs(boot_ns) * DRIFT_PPM / 1_000_000),
+            offset_ns=uptime.offset_ns,
+            offset_bar_ns=uptime.bar_ns,
+            assumed=uptime.assumed,
+        )
+
+    def _name(self, event: Event, basis: str) -> str:
+        owner = event.host or event.evidence.source
+        whose = "wall clock" if is_of_host(event, self.rows) else "clock of the job's log"
+        return f"{owner}: {whose}" + (", zone written" if basis == "reference" else "")
+
+    def boot(self, event: Event) -> int | None:
+        """Which boot of its host, counted back from the last one in its file; None where no boot shows."""
+        if event.stamp is None or in_sections(event.evidence.source, self.rows):
+            return None  # a bug report holds the same boots several times over, newest first
+        boot = self.boots[id(event)]
+        return boot if event.stamp.boot_ns is not None or boot < 0 else None
+
+
+def _uncertainty(stamp: Stamp) -> int:
+    """Half-width of a wall time's error bar, ns."""
+    spread = max(stamp.resolution_ns, 1_000_000)
+    if stamp.drifts:
+        spread += (stamp.boot_ns or 0) * DRIFT_PPM // 1_000_000 if stamp.boot_ns else int(DRIFT_S * SECOND)
+    return spread

@@ -19,7 +19,7 @@ from short_form import analyzed, cases, events, label, load
 
 from nccl_forensics import __version__, catalog
 from nccl_forensics.show import document
-from nccl_forensics.text import moments, phrases
+from nccl_forensics.text import language, moments, phrases
 from nccl_forensics.text.moments import rfc3339
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -228,3 +228,50 @@ def test_lists_and_counts_in_words() -> None:
     assert phrases.count(1, "GPU") == "1 GPU"
     assert phrases.count(1024, "GPU") == "1,024 GPUs"
     assert phrases.count(2, "process", "processes") == "2 processes"
+    assert phrases.count(2, "completion") == "2 completions"
+    assert phrases.count(2, "process") == "2 processes"
+    assert phrases.listing("abcde", most=5) == "a, b, c, d and e"
+    assert phrases.listing("abcdef", most=4) == "a, b, c, d and 2 more"
+    assert phrases.listing("abc", brief=True) == "a, b, c"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ([], "no rank"),
+        ([3, 3], "rank 3"),
+        ([0, 1, 2, 5], "ranks 0–2, 5"),
+        (range(512), "ranks 0–511 (512 ranks)"),
+        (range(0, 60, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22 and 18 more (30 ranks)"),
+    ],
+)
+def test_ranks_in_brief(numbers: Any, said: str) -> None:
+    assert phrases.ranks(numbers, brief=True) == said
+
+
+def test_brief_phrases_are_said_in_the_language_too() -> None:
+    with language.speaking("de"):
+        assert language.said(phrases.duration(200_000, brief=True)) == "2.3 Tage"
+        assert language.said(phrases.ranks(range(6), brief=True)) == "Ranks 0–5 (6 Ranks)"
+        assert language.said(phrases.listing("abcd", most=2)) == "a, b und 2 weitere"
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(0, "0 B"), (999, "999 B"), (1200, "1.2 kB"), (5_250_000_000_000, "5250.0 GB")]
+)
+def test_sizes(count: int, said: str) -> None:
+    assert phrases.size(count) == said
+
+
+@pytest.mark.parametrize(
+    ("at_us", "error_s", "said"),
+    [
+        (1_795_600_800_123_456, 0.5, "2026-11-25 10:00:00.123"),
+        (1_795_600_800_123_456, moments.TO_THE_SECOND, "2026-11-25 10:00:00"),
+        (1_795_600_800_123_456, None, "2026-11-25 10:00:00.123"),
+        (1_795_600_800_000_000, None, "2026-11-25 10:00:00"),
+        (63_158_400_000_000, None, "01-02 00:00:00"),
+    ],
+)
+def test_times_in_cells(at_us: int, error_s: float | None, said: str) -> None:
+    assert moments.timestamp(at_us, error_s) == said

@@ -26,7 +26,7 @@ from nccl_forensics.samples import bundle  # type: ignore[import-not-found]
 from nccl_forensics import catalog, cli
 from nccl_forensics.pipeline import analyze
 from nccl_forensics.show import document
-from nccl_forensics.show.page import sentences
+from nccl_forensics.show.page.words import clean
 from nccl_forensics.show.report import html, markdown
 from nccl_forensics.show.ticket import ticket
 from nccl_forensics.text import language, phrases
@@ -131,7 +131,7 @@ def test_a_sample_speaks_the_language(name: str, lang: str) -> None:
         assert f">{words[heading]}</h" in page
     (incident,) = _sample(name)["incidents"]
     action = incident["verdict"]["actions"][0]
-    assert sentences.clean(action["do"])[:40] in ticket(_sample(name))
+    assert clean(action["do"])[:40] in ticket(_sample(name))
     with language.speaking(lang):
         said = language.said(action["do"])
         assert language.said(action["because"]) != action["because"]

@@ -19,8 +19,9 @@ from report_docs import HOSTILE, at
 
 from nccl_forensics import catalog
 from nccl_forensics.show import pictures, ticket
-from nccl_forensics.show.page import sentences
+from nccl_forensics.show.page.words import kind_words
 from nccl_forensics.show.report import html, markdown
+from nccl_forensics.text import moments, phrases
 
 SCHEMA = json.loads(files("nccl_forensics.catalog").joinpath("incident.schema.json").read_text(encoding="utf-8"))
 NAMES = sorted(report_docs.ALL)
@@ -332,14 +333,13 @@ def test_the_event_table_says_how_much_is_left_off(read: dict[str, Reader]) -> N
     [([3], "3"), ([0, 1], "0, 1"), ([0, 1, 2, 5], "0–2, 5"), ([5, 5, 4], "4, 5"), (range(0, 60, 2), None)],
 )
 def test_ranks_as_ranges(ranks: list[int], words: str | None) -> None:
-    text = sentences.span(ranks)
+    text = phrases.ranges(ranks)
     assert text == words if words else text.endswith(" and 18 more")
 
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [
-        (None, "not known"),
         (0.0005, "0.5 ms"),
         (0.02, "20 ms"),
         (1.25, "1.2 s"),
@@ -348,13 +348,13 @@ def test_ranks_as_ranges(ranks: list[int], words: str | None) -> None:
         (0, "0 s"),
     ],
 )
-def test_durations(seconds: float | None, words: str) -> None:
-    assert sentences.duration(seconds) == words
+def test_durations(seconds: float, words: str) -> None:
+    assert phrases.duration(seconds, brief=True) == words
 
 
 @pytest.mark.parametrize("text", ["2026-13-45T00:00:00.000000Z", "", "now", None, 5, "2026-04-22"])
 def test_a_time_that_is_none_is_not_known(text: object) -> None:
-    at_us = sentences.micros(text)
+    at_us = moments.micros(text)
     assert at_us is None or text == "2026-04-22"
 
 
@@ -437,7 +437,7 @@ def test_every_kind_of_event_has_a_name() -> None:
         kinds.update(re.findall('"kind": "([a-z0-9-]+)"', case.read_text(encoding="utf-8")))
     assert len(kinds) > 200
     assert kinds - catalog.kinds().keys() == set()
-    assert sentences.kind_words({"kind": "brand-new"}) == "brand new"
+    assert kind_words({"kind": "brand-new"}) == "brand new"
 
 
 def test_no_word_of_a_template_is_missing_from_the_package() -> None:

@@ -10,6 +10,7 @@ from nccl_forensics.analysis import Analysis
 from nccl_forensics.model import Event, Evidence, Finding, Gpu, GroupState, Hypothesis, Incident, Rank, Verdict
 from nccl_forensics.text.messages import say
 from nccl_forensics.text.moments import rfc3339
+from nccl_forensics.text.phrases import runs
 from nccl_forensics.verdict.rates import MOST_FAILURES, Rates
 from nccl_forensics.who.identities import hosts_of
 
@@ -133,14 +134,9 @@ def _listed(ranks: Sequence[Rank]) -> tuple[Sequence[Rank], dict[str, Any]]:
     left = silent[MOST_SILENT:]
     if not left:
         return ranks, {}
-    runs: list[list[int]] = []
-    for rank in left:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
     gone = set(left)
-    return [r for r in ranks if r.rank not in gone], {"count": len(left), "state": "no-data", "ranges": runs}
+    ranges = [list(run) for run in runs(left)]
+    return [r for r in ranks if r.rank not in gone], {"count": len(left), "state": "no-data", "ranges": ranges}
 
 
 def _chosen(analysis: Analysis) -> tuple[Sequence[Event], int]:

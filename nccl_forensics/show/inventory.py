@@ -10,7 +10,7 @@ import re
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from nccl_forensics.intake.sniff import KERNEL_FORMATS
@@ -60,11 +60,15 @@ def _file(row: InputRow, events: Sequence[Event], analysis: Analysis) -> dict[st
     return {
         "path": row.path,
         "ranks": ranks[:4096],
-        "span": [_when(row.first_ns), _when(row.last_ns)] if row.first_ns is not None else None,
+        "span": [_to_the_second(row.first_ns), _to_the_second(row.last_ns)] if row.first_ns is not None else None,
         "clock": _clock(events, {c.clock: c for c in analysis.clocks}, clocks),
         "roles": {role: number for role in ROLES if (number := counts[role])},
         "telling": _telling(events),
     }
+
+
+def _to_the_second(ns: int | None) -> str | None:
+    return None if ns is None else moments.timestamp(ns // 1000, moments.TO_THE_SECOND)
 
 
 def _telling(events: Sequence[Event]) -> list[dict[str, Any]]:
@@ -104,14 +108,6 @@ def _clock(events: Sequence[Event], clocks: Mapping[str, Any], names: Iterable[s
     if not any(moments.is_dated(e.time_ns) for e in timed):
         found.append("no year (give --year)")
     return "; ".join(dict.fromkeys(found)) or None
-
-
-def _when(ns: int | None) -> str | None:
-    """'2026-03-04 10:19:54' in UTC; without a known year '03-04 10:19:54'."""
-    if ns is None:
-        return None
-    moment = datetime.fromtimestamp(ns // moments.SECOND, timezone.utc)
-    return f"{moment:%Y-%m-%d %H:%M:%S}" if moments.is_dated(ns) else f"{moment:%m-%d %H:%M:%S}"
 
 
 def _coverage(analysis: Analysis, rows: Sequence[InputRow], by_file: Mapping[str, Sequence[Event]]) -> dict[str, Any]:
@@ -290,7 +286,7 @@ def _since(analysis: Analysis) -> str:
     ]
     if not times:
         return ' --since "YYYY-MM-DD"'
-    day = datetime.fromtimestamp(min(times) // moments.SECOND - 86_400, timezone.utc)
+    day = moments.calendar(min(times) // 1000) - timedelta(days=1)
     return f' --since "{day:%Y-%m-%d}"'
 
 
@@ -302,7 +298,7 @@ def _find_dumps(ranks: Sequence[int]) -> str:
 
 def _list(names: Iterable[str]) -> str:
     found = list(dict.fromkeys(names))
-    return phrases.listing(found) if len(found) <= 6 else f"{', '.join(found[:5])} and {len(found) - 5:,} more"
+    return phrases.listing(found, most=6 if len(found) <= 6 else 5)
 
 
 def text(doc: Mapping[str, Any]) -> str:
@@ -348,7 +344,7 @@ def _wrap(words_: str, first: str, rest: str, *, shift: int = 0) -> list[str]:
 def _headline(doc: Mapping[str, Any]) -> str:
     """One line: how much there is, and whether it is enough."""
     states = Counter(r["status"] for r in doc["inputs"])
-    size = _size(sum(r["bytes"] for r in doc["inputs"]))
+    size = phrases.size(sum(r["bytes"] for r in doc["inputs"]))
     other = ", ".join(f"{states[s]:,} {s}" for s in ("partial", "skipped", "failed") if states[s])
     files = f"{phrases.count(len(doc['inputs']), 'file')}, {size}" + (f" ({other})" if other else "")
     if not any(states[s] for s in ("read", "partial")):
@@ -454,7 +450,11 @@ def _one(row: Mapping[str, Any], more: Mapping[str, Any], top: str) -> list[str]
     elif len(more["ranks"]) > 1 and row["format"] not in KERNEL_FORMATS:
         whose += f"{' ' if whose else ''}{phrases.ranks(more['ranks'])}"
     state = "" if row["status"] == "read" else f"{row['status'].upper()}: "
-    lines = [_cut(f"  {row['format'][:18]:18}  {_size(row['bytes']):>9}  {state}{_tail(_below(row['path'], top), 55)}")]
+    lines = [
+        _cut(
+            f"  {row['format'][:18]:18}  {phrases.size(row['bytes']):>9}  {state}{_tail(_below(row['path'], top), 55)}"
+        )
+    ]
     facts = [whose, _span(more["span"]), more["clock"] or ""]
     if any(facts):
         lines += _wrap(" | ".join(x for x in facts if x), " " * 33, " " * 35)
@@ -471,7 +471,7 @@ def _together(group: Sequence[Mapping[str, Any]], extra: Mapping[str, Any], top:
     first, last = group[0], group[-1]
     ranks = {r for row in group for r in ([row["rank"]] if row["rank"] is not None else extra[row["path"]]["ranks"])}
     spans = sorted(s for row in group if extra[row["path"]]["span"] for s in extra[row["path"]]["span"])
-    size = _size(sum(r["bytes"] for r in group))
+    size = phrases.size(sum(r["bytes"] for r in group))
     told: Counter[str] = Counter()
     for row in group:
         told.update({k["kind"]: k["count"] for k in extra[row["path"]]["telling"]})
@@ -510,15 +510,6 @@ def _below(path: str, top: str) -> str:
 def _tail(path: str, most: int = 66) -> str:
     """The end of a path, which tells files apart."""
     return path if len(path) <= most else "…" + path[-most + 1 :]
-
-
-def _size(number: int) -> str:
-    value = float(number)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000 or unit == "GB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return str(number)
 
 
 def xid(entry: Mapping[str, Any]) -> str:

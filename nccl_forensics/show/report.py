@@ -18,18 +18,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from nccl_forensics.show import templating
-from nccl_forensics.show.page.sentences import (
-    Doc,
-    breakable,
-    markdown_code,
-    markdown_text,
-    noun,
-    plain_word,
-    plural,
-    prose,
-    rank_name,
-)
+from nccl_forensics.show.page.markup import breakable, markdown_code, markdown_text, prose
 from nccl_forensics.show.page.whole import page_of
+from nccl_forensics.show.page.words import Doc, count_words, noun, plain_word, rank_name
 from nccl_forensics.show.ticket import ticket_rows
 from nccl_forensics.text import language
 from nccl_forensics.text.language import N_, _
@@ -56,7 +47,7 @@ def _environment(escape: bool) -> Environment:
     filters: dict[str, Callable[..., Any]] = {
         "prose": prose,
         "breakable": breakable,
-        "plural": plural,
+        "plural": count_words,
         "noun": noun,
         "rank": rank_name,
         "word": plain_word,

@@ -12,18 +12,14 @@ from nccl_forensics.show.page.sentences import (
     NOTHING_FAILED,
     NOTHING_READ,
     STATUS_WORDS,
-    Doc,
-    clean,
     headline_of,
-    listed,
-    micros,
-    moment,
-    ranks_words,
     readable,
     sure_words,
 )
+from nccl_forensics.show.page.words import Doc, clean, numbers_of, ranks_words
 from nccl_forensics.text import language
 from nccl_forensics.text.language import _, said
+from nccl_forensics.text.moments import micros, timestamp
 
 TICKET_LINES, TICKET_CHARS = 12, 400
 
@@ -65,7 +61,7 @@ def ticket_rows(doc: Doc) -> list[TicketLine]:
                     label=_("No. {n}").format(n=i["id"]),
                     text=(f"{start_words(i)}: " if i.get("job") else "")
                     + f"{headline_of(v, lookup.host_of)} ({_(STATUS_WORDS[v['status']]).lower()}, {sure_words(v)}), "
-                    + (_("time not known") if when is None else f"{moment(when, i.get('onset_uncertainty_s'))} UTC"),
+                    + (_("time not known") if when is None else f"{timestamp(when, i.get('onset_uncertainty_s'))} UTC"),
                 )
             )
         if len(incidents) > 3:
@@ -99,7 +95,7 @@ def ticket_rows(doc: Doc) -> list[TicketLine]:
             TicketLine(label=_("Not to blame"), text=clean(f"{blameless[0][0]}: {blameless[0][1]}", 240) + more)
         )
     unknown = [clean(said(x), 240) for x in verdict["missing_evidence"][:1]]
-    if excluded := listed(verdict.get("cannot_exclude")):
+    if excluded := numbers_of(verdict.get("cannot_exclude")):
         unknown.insert(0, _("cannot be excluded: {ranks}").format(ranks=ranks_words(excluded)))
     if unknown:
         rows.append(TicketLine(label=_("Not known"), text="; ".join(unknown)))

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nccl_forensics.show.page.lookup import Lookup
-from nccl_forensics.show.page.sentences import NO_HOST, Doc, cause_title, clean, kind_words, listed, micros, ranks_words
 from nccl_forensics.show.page.timeline import LONGEST_WAIT_MS, bounds_us
-from nccl_forensics.text.moments import rfc3339
+from nccl_forensics.show.page.words import NO_HOST, Doc, cause_title, clean, kind_words, numbers_of, ranks_words
+from nccl_forensics.text.moments import micros, rfc3339
 
 MOST_ARROWS = 5_000
 """From waiters to those they wait for; the others are counted in `otherData`. Our judgement of what a viewer bears."""
@@ -121,7 +121,7 @@ def _draw(doc: Doc, incident: Doc, lookup: Lookup, drawing: _Drawing) -> None:
         before = (first,) if first and first.start <= waits.start else ()
         if before or after:
             drawing.arrows.append(("cause to abort", (*before, waits, *after)))
-    held = dict(zip(listed(verdict["culprit_ranks"]), causes, strict=False))
+    held = dict(zip(numbers_of(verdict["culprit_ranks"]), causes, strict=False))
     _wait_arrows(incident, waiting, held, (begun, detected), lookup, drawing)
 
 
@@ -143,7 +143,7 @@ def _timeouts(doc: Doc, incident: Doc, lookup: Lookup) -> list[tuple[int, Doc, i
 
 def _culprits(verdict: Doc, lookup: Lookup) -> list[Lane]:
     """One lane for each rank that is named; without ranks for each GPU, without GPUs for each host."""
-    if ranks := listed(verdict["culprit_ranks"]):
+    if ranks := numbers_of(verdict["culprit_ranks"]):
         return [lookup.place({"rank": r}) for r in ranks]
     if gpus := [g for g in verdict["culprit_gpus"] if g.get("pci")]:
         return [lookup.place({"host": g.get("host"), "gpu_pci": g["pci"]}) for g in gpus]

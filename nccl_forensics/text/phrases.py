@@ -1,14 +1,22 @@
-"""Small phrases that several steps write the same way."""
+"""Phrases that several steps write the same way: lengths of time, sizes, ranks, lists, counts.
+
+Each is English that remembers how it was made (messages.py); the page says it in its own language with `language.said`.
+What a sentence spells out, a cell of a table or a row of facts says in its `brief` form.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from nccl_forensics.text.messages import Message, joined, pair, say, shaped, upper_first
 
 
-def duration(seconds: float) -> str:
-    """'12.0 s', '30 min 0 s', '2 h 5 min'."""
+def duration(seconds: float, *, brief: bool = False) -> str:
+    """'12.0 s', '30 min 0 s', '2 h 5 min', '3.0 days'; brief: '0.5 ms', '12 s', '30 min', '2.1 h', '3 days'."""
+    return _rounded(seconds) if brief else _in_two_units(seconds)
+
+
+def _in_two_units(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.1f} s"
     if seconds < 7200:
@@ -18,23 +26,82 @@ def duration(seconds: float) -> str:
     return say("{n} days", n=f"{seconds / 86_400:.1f}")
 
 
-def ranks(numbers: Iterable[int]) -> str:
-    """'rank 3', 'ranks 0–2 and 5', '512 ranks between 0 and 1022'."""
+def _rounded(seconds: float) -> str:
+    size = abs(seconds)
+    if size == 0:
+        return "0 s"
+    if size < 0.0095:
+        return f"{seconds * 1000:.2g} ms"
+    if size < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if size < 120:
+        return f"{_tenths(seconds)} s"
+    if size < 7200:
+        return f"{_tenths(seconds / 60)} min"
+    if size < 172_800:
+        return f"{_tenths(seconds / 3600)} h"
+    return say("{n} days", n=_tenths(seconds / 86_400))
+
+
+def _tenths(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def size(count: int) -> str:
+    """Bytes: '512 B', '1.2 MB'."""
+    for unit, one in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= one:
+            return f"{count / one:.1f} {unit}"
+    return f"{count} B"
+
+
+def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """First and last of each run without a gap: 0, 1, 2 and 5 are (0, 2) and (5, 5)."""
+    found: list[tuple[int, int]] = []
+    for n in sorted(set(numbers)):
+        if found and n == found[-1][1] + 1:
+            found[-1] = (found[-1][0], n)
+        else:
+            found.append((n, n))
+    return found
+
+
+def _run(first: int, last: int) -> list[str]:
+    """'3'; '3', '4'; '3–5'."""
+    return [str(n) for n in range(first, last + 1)] if last - first < 2 else [f"{first}–{last}"]
+
+
+def ranges(numbers: Iterable[int], most: int = 12) -> str:
+    """'0–2, 5'; at most `most` runs, then how many numbers are left: '0–2, 5 and 512 more'."""
+    found = runs(numbers)
+    shown = ", ".join(part for run in found[:most] for part in _run(*run))
+    left = sum(last - first + 1 for first, last in found[most:])
+    return shown + say(" and {n} more", n=f"{left:,}") if left else shown
+
+
+def rank(number: int) -> str:
+    """'rank 3'."""
+    return say("rank {numbers}", numbers=number)
+
+
+MOST_PARTS = 9
+"""Numbers and ranges that a sentence names. Our judgement of what a reader follows."""
+COUNTED_FROM = 5
+"""So many ranks are counted behind their ranges, in the brief form."""
+
+
+def ranks(numbers: Iterable[int], *, brief: bool = False) -> str:
+    """'rank 3', 'ranks 0–2 and 5', '512 ranks between 0 and 1022'; brief: 'ranks 0–2, 5', 'ranks 0–511 (512 ranks)'."""
     found = sorted(set(numbers))
     if not found:
         return say("no rank")
     if len(found) == 1:
-        return say("rank {numbers}", numbers=found[0])
-    runs: list[list[int]] = []
-    for n in found:
-        if runs and runs[-1][-1] == n - 1:
-            runs[-1].append(n)
-        else:
-            runs.append([n])
-    parts: list[str] = []
-    for run in runs:
-        parts += [str(n) for n in run] if len(run) < 3 else [f"{run[0]}–{run[-1]}"]
-    if len(parts) > 9:
+        return rank(found[0])
+    if brief:
+        how_many = count(len(found), "rank") if len(found) >= COUNTED_FROM else None
+        return say("ranks {numbers}", numbers=ranges(found)) + aside(how_many)
+    parts = [part for run in runs(found) for part in _run(*run)]
+    if len(parts) > MOST_PARTS:
         return say("{n} ranks between {first} and {last}", n=f"{len(found):,}", first=found[0], last=found[-1])
     return say("ranks {numbers}", numbers=listing(parts))
 
@@ -46,11 +113,13 @@ def sentence(text: str) -> str:
     )
 
 
-def listing(parts: Iterable[str]) -> str:
-    """'a', 'a and b', 'a, b and c'."""
+def listing(parts: Iterable[str], *, most: int | None = None, brief: bool = False) -> str:
+    """'a', 'a and b', 'a, b and c'; brief: 'a, b, c'. Beyond `most` they are counted: 'a, b, c and 4 more'."""
     words = list(parts)
-    if len(words) < 2:
-        return words[0] if words else ""
+    if most is not None and len(words) > most:
+        return joined(words[:most], ", ") + say(" and {n} more", n=f"{len(words) - most:,}")
+    if brief or len(words) < 2:
+        return joined(words, ", ")
     return say("{some} and {last}", some=joined(words[:-1], ", "), last=words[-1])
 
 
@@ -59,16 +128,26 @@ def aside(why: str | None) -> str:
     return say(" ({why})", why=why) if why else ""
 
 
-NOUNS = (
-    *(pair("host", "hosts"), pair("GPU", "GPUs"), pair("more GPU", "more GPUs"), pair("other host", "other hosts")),
-    *(pair("failure", "failures"), pair("day", "days")),
-    *(pair("more line", "more lines"), pair("process", "processes"), pair("completion", "completions")),
-    *(pair("corrected link error", "corrected link errors"), pair("wrong value", "wrong values")),
+NOUNS: Mapping[str, str] = dict(
+    (
+        *(pair("rank", "ranks"), pair("known rank", "known ranks"), pair("host", "hosts")),
+        *(pair("other host", "other hosts"), pair("GPU", "GPUs"), pair("more GPU", "more GPUs")),
+        *(pair("clock", "clocks"), pair("file", "files"), pair("problem", "problems"), pair("day", "days")),
+        *(pair("event", "events"), pair("more event", "more events"), pair("key event", "key events")),
+        *(pair("line", "lines"), pair("more line", "more lines"), pair("step", "steps"), pair("group", "groups")),
+        *(pair("failure", "failures"), pair("sentence", "sentences"), pair("suspect", "suspects")),
+        *(pair("finding", "findings"), pair("process", "processes"), pair("completion", "completions")),
+        *(pair("corrected link error", "corrected link errors"), pair("wrong value", "wrong values")),
+    )
 )
-"""What `count` counts in sentences of the report."""
+"""One of what is counted → many of it: all that the report counts. What only a terminal shows needs no row here."""
 
 
-def count(number: int, singular: str, plural: str | None = None) -> str:
+def noun(number: int, one: str, many: str | None = None) -> str:
+    """The form of `one` that goes with `number`; `many` where NOUNS has no row and an 's' does not do."""
+    return Message(one, {}, (many or NOUNS.get(one) or one + "s", number))
+
+
+def count(number: int, one: str, many: str | None = None) -> str:
     """'1 GPU', '1,024 GPUs'."""
-    noun = Message(singular, {}, (plural or singular + "s", number))
-    return Message("{n} {noun}", {"n": f"{number:,}", "noun": noun})
+    return Message("{n} {noun}", {"n": f"{number:,}", "noun": noun(number, one, many)})

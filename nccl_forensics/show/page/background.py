@@ -11,23 +11,22 @@ from nccl_forensics.show import pictures
 from nccl_forensics.show.page.evidence import rank_state
 from nccl_forensics.show.page.lookup import Lookup, kept_inputs
 from nccl_forensics.show.page.rows import ClockView, EventRow, GpuRow, InputView, RatesView, Some
-from nccl_forensics.show.page.sentences import (
+from nccl_forensics.show.page.sentences import ranks_left_out
+from nccl_forensics.show.page.words import (
     ROW_CHARS,
     Doc,
     cause_title,
     clean,
+    count_words,
+    full_sentence,
     kind_words,
-    micros,
-    moment,
     or_na,
-    plural,
     plus_minus,
-    ranks_left_out,
     ranks_words,
-    sentence,
-    size_words,
 )
+from nccl_forensics.text import phrases
 from nccl_forensics.text.language import N_, _, said
+from nccl_forensics.text.moments import TO_THE_SECOND, micros, timestamp
 
 MAX_GPUS = 256
 MAX_PROBLEMS = 200
@@ -93,7 +92,7 @@ Series = dict[str, list[tuple[int, float]]]
 def rates_view(rates: Doc, lookup: Lookup) -> RatesView:
     rows = [
         (
-            moment(micros(f["time"])),
+            _("not known") if (at := micros(f["time"])) is None else timestamp(at),
             clean(f["host"], 253),
             clean(or_na(f["gpu_pci"])),
             cause_title(f["cause"]) if f["cause"] else clean(f["text"], 120),
@@ -103,7 +102,7 @@ def rates_view(rates: Doc, lookup: Lookup) -> RatesView:
     ]
     return RatesView(
         says=clean(said(rates["says"])),
-        offenders=tuple(sentence(clean(said(o["says"]))) for o in rates["offenders"]),
+        offenders=tuple(full_sentence(clean(said(o["says"]))) for o in rates["offenders"]),
         failures=tuple(rows),
         more=rates["failures"] - len(rows),
     )
@@ -161,9 +160,10 @@ def seen_words(events: Sequence[Doc]) -> Iterator[str]:
     for words, group in list(by_kind.items())[:6]:
         count = sum(int(e.get("repeats") or 1) for e in group)
         times = sorted(t for e in group if (t := micros(e.get("time"))) is not None)
-        when = _("time not known") if not times else moment(times[0], 1)
+        when = _("time not known") if not times else timestamp(times[0], TO_THE_SECOND)
         if len(times) > 1 and times[-1] != times[0]:
-            when = _("first {first}, last {last}").format(first=moment(times[0], 1), last=moment(times[-1], 1))
+            first, last = (timestamp(t, TO_THE_SECOND) for t in (times[0], times[-1]))
+            when = _("first {first}, last {last}").format(first=first, last=last)
         yield f"{words}: {count:,} ×, {when}"
     if len(by_kind) > 6:
         yield _("and {n} more kinds").format(n=f"{len(by_kind) - 6:,}")
@@ -197,7 +197,7 @@ def event_rows(lookup: Lookup, budget: int) -> Some:
         at, error = micros(e.get("time")), e.get("time_uncertainty_s")
         rows.append(
             EventRow(
-                when=moment(at, error) if at is not None else _("not known"),
+                when=timestamp(at, error) if at is not None else _("not known"),
                 error=plus_minus(error) if at is not None else "",
                 host=or_na(e.get("host")),
                 rank=or_na(lookup.rank(e)),
@@ -222,12 +222,12 @@ def input_rows(doc: Doc, lookup: Lookup) -> Some:
             format=or_na(r["format"]),
             status=r["status"],
             reason=clean(r["reason"]) if r.get("reason") else "",
-            size=size_words(r.get("bytes")),
+            size="n/a" if r.get("bytes") is None else phrases.size(r["bytes"]),
             events=f"{r['events'] if isinstance(r.get('events'), int) else events[r['path']]:,}",
             host=or_na(r.get("host")),
             rank=or_na(r.get("rank")),
-            first=moment(t, 1) if (t := micros(r.get("first_time"))) is not None else "n/a",
-            last=moment(t, 1) if (t := micros(r.get("last_time"))) is not None else "n/a",
+            first=timestamp(t, TO_THE_SECOND) if (t := micros(r.get("first_time"))) is not None else "n/a",
+            last=timestamp(t, TO_THE_SECOND) if (t := micros(r.get("last_time"))) is not None else "n/a",
             sha256=clean(r["sha256"], 64) if r.get("sha256") else "",
         )
         for _, r in kept_inputs(doc)
@@ -248,7 +248,7 @@ def inputs_summary(doc: Doc) -> str:
         )
         if counts[s]
     ]
-    return f"{plural(len(doc['inputs']), 'file')}, {size_words(size)}: {', '.join(parts) or _('none')}"
+    return f"{count_words(len(doc['inputs']), 'file')}, {phrases.size(size)}: {', '.join(parts) or _('none')}"
 
 
 def left_nothing(row: Doc, spoke: Container[object]) -> bool:
@@ -265,7 +265,7 @@ def coverage_words(doc: Doc) -> str:
     spoke = {e.get("rank") for e in doc["events"]}
     silent = [r["rank"] for r in ranks if left_nothing(r, spoke)] + left_out
     known = len(ranks) + len(left_out)
-    text = _("{n} of {ranks} left data").format(n=f"{known - len(silent):,}", ranks=plural(known, "known rank"))
+    text = _("{n} of {ranks} left data").format(n=f"{known - len(silent):,}", ranks=count_words(known, "known rank"))
     return text + (_("; nothing from {ranks}.").format(ranks=ranks_words(silent)) if silent else ".")
 
 

@@ -7,22 +7,21 @@ from collections.abc import Sequence
 
 from nccl_forensics.show.page.lookup import Lookup
 from nccl_forensics.show.page.rows import ClearedRow, Raw, Step
-from nccl_forensics.show.page.sentences import (
+from nccl_forensics.show.page.sentences import culprit_words, has_a_place
+from nccl_forensics.show.page.words import (
     CONTEXT_CHARS,
     ROW_CHARS,
     Doc,
     clean,
-    culprit_words,
-    has_a_place,
-    listed,
-    micros,
-    moment,
+    full_sentence,
+    numbers_of,
     plus_minus,
     ranks_words,
-    sentence,
-    upper,
 )
+from nccl_forensics.text import phrases
 from nccl_forensics.text.language import N_, _, counted, said
+from nccl_forensics.text.messages import upper_first
+from nccl_forensics.text.moments import micros, timestamp
 
 MAX_STEPS = 40
 """Of one evidence chain."""
@@ -69,7 +68,7 @@ def step_rows(incident: Doc, lookup: Lookup) -> tuple[list[Step], dict[tuple[obj
                 anchors[item["source"], item.get("line")] = anchor
         steps.append(
             Step(
-                says=sentence(says),
+                says=full_sentence(says),
                 lines=tuple(raw_line(anchor, item, lookup) for anchor, item in items[:MAX_LINES]),
                 more=max(0, len(items) - MAX_LINES),
                 inference=bool(items[0][1].get("inference")),
@@ -86,7 +85,7 @@ def raw_line(anchor: str, item: Doc, lookup: Lookup) -> Raw:
     text = item.get("text")
     return Raw(
         anchor=anchor,
-        when=_("time not known") if at is None else moment(at, error) + " UTC",
+        when=_("time not known") if at is None else timestamp(at, error) + " UTC",
         error="" if at is None else plus_minus(error),
         place=", ".join(x for x in (host, who) if x),
         where=lookup.where(item.get("source"), item.get("line")),
@@ -115,8 +114,8 @@ def cleared_rows(verdict: Doc, lookup: Lookup | None) -> list[ClearedRow]:
         c = group[0]
         rows.append(
             ClearedRow(
-                who=upper(cleared_together(group)) if len(group) > 1 else clean(said(c["who"]), 160),
-                why=sentence(clean(said(c["why"]))),
+                who=upper_first(cleared_together(group)) if len(group) > 1 else clean(said(c["who"]), 160),
+                why=full_sentence(clean(said(c["why"]))),
                 where=lookup.where(c["source"], c.get("line")) if lookup and c.get("source") else "",
                 text=clean(c["text"], ROW_CHARS) if c.get("text") else None,
             )
@@ -132,9 +131,7 @@ def cleared_together(group: Sequence[Doc]) -> str:
     if len(ranks) == len(group):
         return counted("the GPU of {ranks}", "the GPUs of {ranks}", len(group)).format(ranks=ranks_words(ranks))
     names = [clean(c["gpu_pci"], 40) for c in group]
-    return (
-        "GPUs " + ", ".join(names[:4]) + (_(" and {n} more").format(n=f"{len(names) - 4:,}") if len(names) > 4 else "")
-    )
+    return "GPUs " + said(phrases.listing(names, most=4, brief=True))
 
 
 def not_to_blame(verdict: Doc, rows: Sequence[Doc] = ()) -> list[tuple[str, str]]:
@@ -142,29 +139,29 @@ def not_to_blame(verdict: Doc, rows: Sequence[Doc] = ()) -> list[tuple[str, str]
     found = [(row.who, row.why) for row in cleared_rows(verdict, None)]
     if verdict["status"] == "identified" and not culprit_words(verdict, {}) and not has_a_place(verdict["cause"]):
         return found  # who reported it is one of those who made it
-    named = set(listed(verdict["culprit_ranks"])) | set(listed(verdict.get("cannot_exclude")))
+    named = set(numbers_of(verdict["culprit_ranks"])) | set(numbers_of(verdict.get("cannot_exclude")))
     told = named | {c["rank"] for c in verdict.get("cleared") or () if c.get("rank") is not None}
     for c in verdict.get("cleared") or ():
-        told.update(listed(c.get("ranks")))
-    reporters = [r for r in listed(verdict["reporting_ranks"]) if r not in told]
+        told.update(numbers_of(c.get("ranks")))
+    reporters = [r for r in numbers_of(verdict["reporting_ranks"]) if r not in told]
     if reporters and verdict["status"] != "undetermined":
         why = counted(
             "It reported the failure. A reporter waits for somebody else.",
             "They reported the failure. A reporter waits for somebody else.",
             len(reporters),
         )
-        found.append((upper(ranks_words(reporters)), why))
+        found.append((upper_first(ranks_words(reporters)), why))
     elif reporters and not found:
         found.append(
             (
-                upper(ranks_words(reporters)),
+                upper_first(ranks_words(reporters)),
                 _("Reporting the failure is no sign of guilt: a reporter waits for others."),
             )
         )
     if verdict["status"] == "identified":
         told.update(reporters)
         for other in verdict["alternatives"]:
-            told.update(listed(other["culprit_ranks"]))
+            told.update(numbers_of(other["culprit_ranks"]))
         others = [
             r["rank"] for r in rows if r["rank"] not in told and rank_state(r) in ("waiting", "blocked", "completed")
         ]
@@ -172,7 +169,7 @@ def not_to_blame(verdict: Doc, rows: Sequence[Doc] = ()) -> list[tuple[str, str]
             why = counted(
                 "Nothing in its data speaks against it.", "Nothing in their data speaks against them.", len(others)
             )
-            found.append((upper(ranks_words(others)), why))
+            found.append((upper_first(ranks_words(others)), why))
     return found
 
 

@@ -19,29 +19,30 @@ from nccl_forensics.show.page.ranks import (
 from nccl_forensics.show.page.rows import ActionRow, Alternative, IncidentView, some
 from nccl_forensics.show.page.sentences import (
     STATUS_WORDS,
+    collective_words,
+    culprit_words,
+    has_a_place,
+    headline_of,
+    ranks_left_out,
+    sure_words,
+)
+from nccl_forensics.show.page.timeline import timeline_view
+from nccl_forensics.show.page.words import (
     Doc,
     cause_title,
     clean,
-    collective_words,
     confidence_word,
-    culprit_words,
-    duration,
+    duration_words,
+    full_sentence,
     gpu_words,
-    has_a_place,
-    headline_of,
-    listed,
-    micros,
-    moment,
+    numbers_of,
     plain_word,
     plus_minus,
-    ranks_left_out,
     ranks_words,
-    sentence,
-    sure_words,
-    upper,
 )
-from nccl_forensics.show.page.timeline import timeline_view
 from nccl_forensics.text.language import N_, _, said
+from nccl_forensics.text.messages import upper_first
+from nccl_forensics.text.moments import micros, timestamp
 
 MAX_CONTRIBUTING = 20
 
@@ -51,7 +52,7 @@ def start_words(incident: Doc) -> str:
     parts = [clean(said(incident["job"]), 120)] if incident.get("job") else []
     if incident.get("attempt") is not None:
         parts.append(_("start no. {n}").format(n=incident["attempt"] + 1))
-    return upper(", ".join(parts))
+    return upper_first(", ".join(parts))
 
 
 def job_words(incident: Doc) -> str:
@@ -90,31 +91,31 @@ def facts_of(incident: Doc, lookup: Lookup) -> Iterator[tuple[str, str]]:
         who = ", ".join([who, *known])
     elif gpus:
         who += ": " + ", ".join(gpu_words(g) for g in gpus[:8])
-    yield _("Who"), upper(who) if who else _("Nobody is named")
+    yield _("Who"), upper_first(who) if who else _("Nobody is named")
     if job := job_words(incident):
         yield _("Job"), job
     yield _("What"), collective_words(incident)
     onset, error = micros(incident["onset"]), incident.get("onset_uncertainty_s")
     detected = micros(incident["detected"])
     if onset is not None:
-        text = f"{moment(onset, error)} UTC {plus_minus(error)}"
+        text = f"{timestamp(onset, error)} UTC {plus_minus(error)}"
         if error is not None and len({h for h in lookup.host_of.values() if h}) > 1:
             text += _(", as its own host's clock reads")  # the error is that of reading; hosts disagree by more
         if detected is not None and detected > onset:
-            text += _("; noticed {time} later").format(time=duration((detected - onset) / 1e6))
+            text += _("; noticed {time} later").format(time=duration_words((detected - onset) / 1e6))
     elif detected is not None:
-        text = _("Onset not known; noticed {time} UTC").format(time=moment(detected))
+        text = _("Onset not known; noticed {time} UTC").format(time=timestamp(detected))
     else:
         text = _("No time with its year is in these files")
     yield _("When"), text
     text = _("{word}, {number} of 1").format(
-        word=upper(confidence_word(verdict["confidence"])), number=f"{verdict['confidence']:.2f}"
+        word=upper_first(confidence_word(verdict["confidence"])), number=f"{verdict['confidence']:.2f}"
     )
     if verdict["status"] == "undetermined":
-        text = upper(sure_words(verdict))
+        text = upper_first(sure_words(verdict))
     if verdict["alternatives"]:
         other = max(verdict["alternatives"], key=lambda a: a["confidence"])
-        who = f" ({ranks_words(listed(other['culprit_ranks']))})" if other["culprit_ranks"] else ""
+        who = f" ({ranks_words(numbers_of(other['culprit_ranks']))})" if other["culprit_ranks"] else ""
         title = f"“{cause_title(other['cause'])}”{who}"
         if other["cause"] == verdict["cause"] and not who:
             title = ""
@@ -125,7 +126,7 @@ def facts_of(incident: Doc, lookup: Lookup) -> Iterator[tuple[str, str]]:
     yield _("How sure"), text
     cost = incident.get("cost") or {}
     parts = [
-        f"{words} {duration(cost[key])}"
+        f"{words} {duration_words(cost[key])}"
         for key, words in (
             ("lost_work_s", _("work since the last checkpoint")),
             ("detection_s", _("waiting for the watchdog")),
@@ -136,7 +137,17 @@ def facts_of(incident: Doc, lookup: Lookup) -> Iterator[tuple[str, str]]:
     if (cost.get("gpu_hours") or 0) >= 0.05:
         parts.insert(0, _("{n} GPU hours").format(n=f"{cost['gpu_hours']:,.1f}"))
     if parts:
-        yield _("Cost"), upper("; ".join(parts))
+        yield _("Cost"), upper_first("; ".join(parts))
+
+
+def onset_words(incident: Doc) -> str:
+    """When it began, or was noticed where that is not known."""
+    onset, detected = micros(incident["onset"]), micros(incident["detected"])
+    if onset is not None:
+        return f"{timestamp(onset, incident.get('onset_uncertainty_s'))} UTC"
+    if detected is not None:
+        return _("noticed {time} UTC").format(time=timestamp(detected))
+    return _("time not known")
 
 
 def incident_view(doc: Doc, incident: Doc, lookup: Lookup, table_rows: int) -> IncidentView:
@@ -158,11 +169,7 @@ def incident_view(doc: Doc, incident: Doc, lookup: Lookup, table_rows: int) -> I
     wanted = {bare(x) for x in unknown}
     blameless = not_to_blame(verdict, rows)
     waits = waits_of(incident, rows)
-    excluded = listed(verdict.get("cannot_exclude"))
-    error = incident.get("onset_uncertainty_s")
-    onset = micros(incident["onset"])
-    detected = micros(incident["detected"])
-    when = f"{moment(onset, error)} UTC" if onset is not None else _("noticed {time} UTC").format(time=moment(detected))
+    excluded = numbers_of(verdict.get("cannot_exclude"))
     return IncidentView(
         id=incident["id"],
         anchor=f"incident-{incident['id']}",
@@ -181,29 +188,29 @@ def incident_view(doc: Doc, incident: Doc, lookup: Lookup, table_rows: int) -> I
         and not culprit_words(verdict, lookup.host_of)
         and not has_a_place(verdict["cause"])
         else _("Nobody could be cleared."),
-        unknown=tuple(sentence(clean(said(x))) for x in unknown),
+        unknown=tuple(full_sentence(clean(said(x))) for x in unknown),
         cannot_exclude=ranks_words(excluded) if excluded else "",
         start=start_words(incident),
-        onset=_("time not known") if onset is None and detected is None else when,
+        onset=onset_words(incident),
         steps=some(steps, MAX_STEPS),
         weights=any(s.weight for s in steps[:MAX_STEPS]),
         timeline=timeline_view(doc, incident, lookup, anchors),
         ranks=ranks_view(
             rows,
             prefix,
-            set(listed(verdict["reporting_ranks"])),
+            set(numbers_of(verdict["reporting_ranks"])),
             table_rows,
             len(ranks_left_out(holder)),
             stages_of(incident.get("groups") or ()),
         ),
         groups=some(group_rows(incident), MAX_GROUPS),
         edges=some(edge_rows(waits), MAX_EDGES),
-        graph=graph_view(waits, set(listed(verdict["culprit_ranks"]))),
+        graph=graph_view(waits, set(numbers_of(verdict["culprit_ranks"]))),
         alternatives=tuple(
             Alternative(
                 title=cause_title(a["cause"]),
                 cause=clean(a["cause"], 60),
-                who=upper(ranks_words(listed(a["culprit_ranks"])))
+                who=upper_first(ranks_words(numbers_of(a["culprit_ranks"])))
                 if a["culprit_ranks"]
                 else _("no rank in particular"),
                 confidence=f"{a['confidence']:.2f}",

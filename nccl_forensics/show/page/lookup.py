@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nccl_forensics.show.page.sentences import NO_HOST, ROW_CHARS, Doc, clean, rank_name
+from nccl_forensics.show.page.words import NO_HOST, ROW_CHARS, Doc, clean, rank_name
 from nccl_forensics.text.language import _
 from nccl_forensics.when.aligned import UNCOMPARED_S
 

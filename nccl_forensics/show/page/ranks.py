@@ -8,22 +8,22 @@ from collections.abc import Mapping, Sequence
 from nccl_forensics.show import pictures
 from nccl_forensics.show.page.evidence import STATES, rank_state
 from nccl_forensics.show.page.rows import Cell, GraphView, GroupRow, HostCells, RankRow, RanksView, Some
-from nccl_forensics.show.page.sentences import (
+from nccl_forensics.show.page.sentences import member_words
+from nccl_forensics.show.page.words import (
     NO_HOST,
     ROW_CHARS,
     Doc,
     clean,
-    duration,
-    listed,
-    member_words,
+    count_words,
+    duration_words,
+    numbers_of,
     or_na,
-    plural,
+    ranges_words,
     rank_name,
     ranks_words,
-    span,
-    upper,
 )
 from nccl_forensics.text.language import _, counted, said
+from nccl_forensics.text.messages import upper_first
 from nccl_forensics.who.layout import PIPELINE
 
 MAX_CELLS = 2048
@@ -39,7 +39,7 @@ def stages_of(groups: Sequence[Doc]) -> dict[int, int]:
     for group in groups:
         name = f"{group.get('description') or group.get('name') or ''}"
         if PIPELINE.search(name) and not group.get("members_at_least"):
-            for stage, rank in enumerate(listed(group.get("members"))):
+            for stage, rank in enumerate(numbers_of(group.get("members"))):
                 found.setdefault(rank, set()).add(stage)
     return {rank: stages.pop() for rank, stages in found.items() if len(stages) == 1}
 
@@ -70,7 +70,7 @@ def ranks_view(
             name = _(NO_HOST) if names[0] == NO_HOST else names[0]
             if len(names) > 1:
                 name = _("{hosts} alike: {first} to {last}").format(
-                    hosts=plural(len(names), "host"), first=names[0], last=names[-1]
+                    hosts=count_words(len(names), "host"), first=names[0], last=names[-1]
                 )
             hosts.append(HostCells(name=name, stage="", cells=(), counts=pattern))
     else:
@@ -90,7 +90,7 @@ def ranks_view(
                 for r in members
             )
             hosts.append(HostCells(name=_(NO_HOST) if host == NO_HOST else host, stage=title, cells=cells, counts=()))
-    spoken = f"{plural(len(rows) + silent, 'rank')}: " + ", ".join(f"{n:,} {word}" for _, _, word, n in legend)
+    spoken = f"{count_words(len(rows) + silent, 'rank')}: " + ", ".join(f"{n:,} {word}" for _, _, word, n in legend)
     chosen = sorted(sorted(rows, key=lambda r: (_INTEREST[rank_state(r)], r["rank"]))[:limit], key=lambda r: r["rank"])
     table = tuple(rank_row(r, prefix, stages.get(r["rank"])) for r in chosen)
     return RanksView(
@@ -109,7 +109,7 @@ def ranks_view(
 def rank_row(row: Doc, prefix: str, stage: int | None) -> RankRow:
     gpu = row.get("gpu") or {}
     state = rank_state(row)
-    waits = listed(row.get("waiting_on"))
+    waits = numbers_of(row.get("waiting_on"))
     return RankRow(
         rank=row["rank"],
         anchor=f"{prefix}r{row['rank']}",
@@ -125,7 +125,7 @@ def rank_row(row: Doc, prefix: str, stage: int | None) -> RankRow:
         started=or_na(row.get("last_started")),
         completed=or_na(row.get("last_completed")),
         exit=or_na(row.get("exit")),
-        waits=span(waits, 4) if waits else "–",
+        waits=ranges_words(waits, 4) if waits else "–",
         stage=or_na(stage),
         note=clean(said(row["note"]), ROW_CHARS) if row.get("note") else "",
     )
@@ -133,16 +133,18 @@ def rank_row(row: Doc, prefix: str, stage: int | None) -> RankRow:
 
 def group_row(group: Doc) -> GroupRow:
     def who(key: str) -> str:
-        members = listed(group.get(key))
+        members = numbers_of(group.get(key))
         if group.get(key) is None:
             return "n/a"
         if len(members) < 2:
             return rank_name(members[0]) if members else _("none")
-        count = member_words(group, len(members)) if key == "members" else plural(len(members), "rank")
-        return f"{span(members, 6)} ({count})"
+        count = member_words(group, len(members)) if key == "members" else count_words(len(members), "rank")
+        return f"{ranges_words(members, 6)} ({count})"
 
     timeout = group.get("timeout_ms")
-    count = {key: len(set(listed(group.get(key)))) for key in ("members", "arrived", "completed", "missing", "no_data")}
+    count = {
+        key: len(set(numbers_of(group.get(key)))) for key in ("members", "arrived", "completed", "missing", "no_data")
+    }
     waiting = max(0, count["arrived"] - count["completed"])
     parts = [("done", count["completed"]), ("in", waiting), ("out", count["missing"]), ("none", count["no_data"])]
     words = {"done": _("completed"), "in": _("arrived and waiting"), "out": _("missing"), "none": _("without data")}
@@ -152,7 +154,7 @@ def group_row(group: Doc) -> GroupRow:
         backend=or_na(group.get("backend")),
         op=or_na(group.get("op")),
         seq=or_na(group.get("seq")),
-        timeout="n/a" if timeout is None else duration(timeout / 1000),
+        timeout="n/a" if timeout is None else duration_words(timeout / 1000),
         expected=who("members") if group.get("members") else "n/a",
         arrived=who("arrived"),
         started=who("started"),
@@ -188,7 +190,7 @@ def edge_rows(waits: Sequence[Doc]) -> list[tuple[str, str]]:
     together: dict[tuple[tuple[int, ...], object, object, str], list[int]] = {}
     for wait in waits:
         key = (
-            listed(wait.get("waited")),
+            numbers_of(wait.get("waited")),
             wait.get("group"),
             wait.get("seq"),
             clean(said(wait.get("why") or ""), ROW_CHARS),
@@ -197,7 +199,7 @@ def edge_rows(waits: Sequence[Doc]) -> list[tuple[str, str]]:
     found = []
     for (waited, group, seq, why), waiters in together.items():
         text = counted("{who} waits for {whom}", "{who} wait for {whom}", len(set(waiters))).format(
-            who=upper(ranks_words(waiters)), whom=ranks_words(waited)
+            who=upper_first(ranks_words(waiters)), whom=ranks_words(waited)
         )
         if group is not None:
             text += _(" in group {group}").format(group=clean(group, 60))
@@ -208,15 +210,15 @@ def edge_rows(waits: Sequence[Doc]) -> list[tuple[str, str]]:
 
 
 def graph_view(waits: Sequence[Doc], culprits: set[int]) -> GraphView | None:
-    picture = pictures.graph((w["waiter"], listed(w.get("waited"))) for w in waits)
+    picture = pictures.graph((w["waiter"], numbers_of(w.get("waited"))) for w in waits)
     if picture is None:
         return None
     labels = []
     for node in picture.nodes:
         name = rank_name(node.ranks[0])
         if len(node.ranks) > 1:
-            name = _("ranks {numbers}").format(numbers=span(node.ranks, 2))
+            name = _("ranks {numbers}").format(numbers=ranges_words(node.ranks, 2))
         if len(name) > 19:
-            name = _("{ranks} from {first}").format(ranks=plural(len(node.ranks), "rank"), first=node.ranks[0])
+            name = _("{ranks} from {first}").format(ranks=count_words(len(node.ranks), "rank"), first=node.ranks[0])
         labels.append((name, "culprit" if culprits & set(node.ranks) else "sink" if node.sink else "waiting"))
     return GraphView(picture=picture, labels=tuple(labels))

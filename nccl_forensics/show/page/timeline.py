@@ -9,18 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from nccl_forensics.show import pictures
 from nccl_forensics.show.page.lookup import Lookup
 from nccl_forensics.show.page.rows import Occurrence, Tick, TimelineView, some
-from nccl_forensics.show.page.sentences import (
-    Doc,
-    kind_words,
-    listed,
-    meanings,
-    micros,
-    moment,
-    plain_word,
-    plus_minus,
-    span,
-)
+from nccl_forensics.show.page.words import Doc, kind_words, meanings, numbers_of, plain_word, plus_minus, ranges_words
 from nccl_forensics.text.language import N_, _
+from nccl_forensics.text.moments import calendar, micros, timestamp
 
 MAX_DRAWN = 48
 """Key events in the timeline and its table."""
@@ -29,6 +20,7 @@ MAX_ALIKE = 12
 LONGEST_WAIT_MS = 30 * 86_400_000
 """A month: a longer wait is a garbled number, and is not drawn. Our judgement."""
 MAX_UNTIMED = 12
+DAY_US = 86_400_000_000
 
 
 def bounds_us(doc: Doc, incident: Doc) -> tuple[int | None, int | None]:
@@ -52,7 +44,7 @@ def key_events(doc: Doc, incident: Doc, lookup: Lookup) -> list[tuple[Doc, int]]
     marked = any(e.get("key") for e in lookup.events)
     low, high = bounds_us(doc, incident)
     alone = len(doc["incidents"]) == 1
-    culprits = set(listed(incident["verdict"]["culprit_ranks"]))
+    culprits = set(numbers_of(incident["verdict"]["culprit_ranks"]))
     found = []
     for event in lookup.events:
         at = micros(event.get("time"))
@@ -120,9 +112,9 @@ def timeline_view(
     ticks: tuple[Tick, ...] = ()
     day = ""
     if picture:
-        days = picture.last_us // 86_400_000_000 != picture.first_us // 86_400_000_000
+        days = picture.last_us // DAY_US != picture.first_us // DAY_US
         ticks = tuple(Tick(x=t.x, label=tick_of(t.at_us, picture.step_us, days)) for t in picture.ticks)
-        first, last = moment(picture.first_us)[:10], moment(picture.last_us)[:10]
+        first, last = (f"{calendar(at):%Y-%m-%d}" for at in (picture.first_us, picture.last_us))
         day = first if first == last else _("{first} to {last}").format(first=first, last=last)
     rows = tuple(occurrences(moments, timed, lookup, outside))
     return TimelineView(
@@ -138,18 +130,19 @@ def timeline_view(
             MAX_UNTIMED,
         ),
         more=len(found) - len(best),
-        outside=span(outside),
+        outside=ranges_words(outside),
     )
 
 
 def tick_of(at_us: int, step_us: int, days: bool) -> str:
-    text = moment(at_us)
-    if step_us >= 86_400_000_000:
-        return text[:10]
-    clock = text[11:16] if step_us >= 60_000_000 else text[11:19]
+    """What stands at a tick: no more of its date and time than tells it from the next, `step_us` later."""
+    when = calendar(at_us)
+    if step_us >= DAY_US:
+        return f"{when:%Y-%m-%d}"
+    clock = f"{when:%H:%M}" if step_us >= 60_000_000 else f"{when:%H:%M:%S}"
     if step_us < 1_000_000:
-        clock = text[11:19] + f".{at_us % 1_000_000 // 1000:03d}"
-    return f"{text[5:10]} {clock}" if days else clock
+        clock += f".{at_us % 1_000_000 // 1000:03d}"
+    return f"{when:%m-%d} {clock}" if days else clock
 
 
 def in_words(
@@ -173,7 +166,7 @@ def in_words(
         role=event.get("role", "context"),
         label=""
         if not number
-        else f"{number}: {kind_words(event)}, {lane[1]}, {moment(at, error)} UTC {plus_minus(error)}",
+        else f"{number}: {kind_words(event)}, {lane[1]}, {timestamp(at, error)} UTC {plus_minus(error)}",
         href=anchors.get((event.get("source"), event.get("line")), f"i{incident}-t{number}"),
         waited_us=round(waited * 1000) if isinstance(waited, (int, float)) and 0 < waited < LONGEST_WAIT_MS else None,
         weight=weight,
@@ -202,7 +195,7 @@ def occurrences(
             number=m.number,
             anchor=m.href if re.fullmatch(r"i\d+-t\d+", m.href) else "",
             href="" if re.fullmatch(r"i\d+-t\d+", m.href) else m.href,
-            when=moment(at, error),
+            when=timestamp(at, error),
             error=plus_minus(error),
             basis="" if event.get("time_basis") in (None, "stamp") else plain_word(_BASIS.get(event["time_basis"], "")),
             host=host,

@@ -19,16 +19,8 @@ from nccl_forensics.show.page.incident import incident_view
 from nccl_forensics.show.page.lookup import MAX_INPUTS, Lookup
 from nccl_forensics.show.page.ranks import ranks_view
 from nccl_forensics.show.page.rows import Page, some
-from nccl_forensics.show.page.sentences import (
-    NOTHING_FAILED,
-    NOTHING_READ,
-    Doc,
-    clean,
-    duration,
-    ranks_left_out,
-    readable,
-    sentence,
-)
+from nccl_forensics.show.page.sentences import NOTHING_FAILED, NOTHING_READ, ranks_left_out, readable
+from nccl_forensics.show.page.words import Doc, clean, duration_words, full_sentence
 from nccl_forensics.text.language import _, said
 
 MAX_INCIDENTS = 12
@@ -72,12 +64,12 @@ def page_of(doc: Doc) -> Page:
         gpus_trends=any(g.trends for g in gpus.rows),
         rates=rates_view(doc["rates"], lookup) if doc.get("rates") else None,
         clocks=some(clock_rows(doc["clocks"], scale), MAX_INPUTS),
-        clocks_scale=duration(scale) if scale else "",
+        clocks_scale=duration_words(scale) if scale else "",
         inputs=input_rows(doc, lookup),
         inputs_summary=inputs_summary(doc),
         problems=some(
             (
-                (sentence(clean(said(p["says"]))), lookup.path(p["source"]) if p.get("source") else "")
+                (full_sentence(clean(said(p["says"]))), lookup.path(p["source"]) if p.get("source") else "")
                 for p in doc["problems"]
             ),
             MAX_PROBLEMS,

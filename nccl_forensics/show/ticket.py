@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nccl_forensics.show.page.background import coverage_words, inputs_summary
-from nccl_forensics.show.page.evidence import not_to_blame
-from nccl_forensics.show.page.incident import facts_of, start_words
+from nccl_forensics.show.page.facts import facts_of, start_words
+from nccl_forensics.show.page.inputs import coverage_words, inputs_summary
 from nccl_forensics.show.page.lookup import Lookup
 from nccl_forensics.show.page.sentences import (
     NOTHING_FAILED,
@@ -16,6 +16,7 @@ from nccl_forensics.show.page.sentences import (
     readable,
     sure_words,
 )
+from nccl_forensics.show.page.suspects import not_to_blame
 from nccl_forensics.show.page.words import Doc, clean, numbers_of, ranks_words
 from nccl_forensics.text import language
 from nccl_forensics.text.language import _, said
@@ -41,70 +42,76 @@ def primary_of(doc: Doc) -> Doc:
 
 def ticket_rows(doc: Doc) -> list[TicketLine]:
     lookup = Lookup(doc)
-    incidents = doc["incidents"]
+    rows = list(_of_incidents(doc, lookup) if doc["incidents"] else _of_no_incident(doc))
     tool = f"nccl-forensics {clean(doc['tool']['version'], 40)}, {inputs_summary(doc)}"
-    if not incidents:
-        rows = [
-            TicketLine(label=_("Result"), text=_(NOTHING_FAILED if readable(doc) else NOTHING_READ)),
-            TicketLine(label=_("Seen"), text=coverage_words(doc)),
-        ]
-        rows += [TicketLine(label=_("Problem"), text=clean(said(p["says"]), TICKET_CHARS)) for p in doc["problems"][:3]]
-        return [*rows, TicketLine(label=_("Made by"), text=tool)]
-    rows = []
-    first = primary_of(doc)
-    if len(incidents) > 1:
-        rows.append(TicketLine(label=_("Result"), text=_("{n} failures, in time order").format(n=len(incidents))))
-        for i in incidents[:3] if first["id"] <= 3 else [*incidents[:2], first]:
-            v, when = i["verdict"], micros(i["onset"] or i["detected"] or i.get("ended"))
-            rows.append(
-                TicketLine(
-                    label=_("No. {n}").format(n=i["id"]),
-                    text=(f"{start_words(i)}: " if i.get("job") else "")
-                    + f"{headline_of(v, lookup.host_of)} ({_(STATUS_WORDS[v['status']]).lower()}, {sure_words(v)}), "
-                    + (_("time not known") if when is None else f"{timestamp(when, i.get('onset_uncertainty_s'))} UTC"),
-                )
-            )
-        if len(incidents) > 3:
-            rows.append(
-                TicketLine(label=_("More"), text=_("{n} more failures are in the report").format(n=len(incidents) - 3))
-            )
-    verdict = first["verdict"]
-    facts = dict(facts_of(first, lookup))
-    if len(incidents) == 1:
-        rows.append(
-            TicketLine(label=_("Result"), text=f"{headline_of(verdict, lookup.host_of)} ({sure_words(verdict)})")
-        )
-    if _("Job") in facts:
-        rows.append(TicketLine(label=_("Job"), text=clean(facts[_("Job")], TICKET_CHARS)))
-    rows.append(TicketLine(label=_("Summary"), text=clean(said(verdict["summary"]), TICKET_CHARS)))
-    if len(incidents) == 1:
-        rows.append(TicketLine(label=_("What"), text=facts[_("What")]))
-        rows.append(TicketLine(label=_("When"), text=facts[_("When")]))
-    for item in verdict["evidence"][: 2 if len(incidents) == 1 else 1]:
-        rows.append(
-            TicketLine(
-                label=_("Evidence"),
-                text=lookup.where(item.get("source"), item.get("line")),
-                code=clean(item.get("text") or said(item["says"]), 160),
-            )
-        )
+    return [*rows[: TICKET_LINES - 1], TicketLine(label=_("Made by"), text=tool)]
+
+
+def _of_no_incident(doc: Doc) -> Iterator[TicketLine]:
+    yield TicketLine(label=_("Result"), text=_(NOTHING_FAILED if readable(doc) else NOTHING_READ))
+    yield TicketLine(label=_("Seen"), text=coverage_words(doc))
+    for problem in doc["problems"][:3]:
+        yield TicketLine(label=_("Problem"), text=clean(said(problem["says"]), TICKET_CHARS))
+
+
+def _of_incidents(doc: Doc, lookup: Lookup) -> Iterator[TicketLine]:
+    """All of the one that counts; of several, a line for each of the first, and less of that one."""
+    first, alone = primary_of(doc), len(doc["incidents"]) == 1
+    verdict, facts = first["verdict"], facts_of(first, lookup)
+    if alone:
+        headline = headline_of(verdict, lookup.host_of)
+        yield TicketLine(label=_("Result"), text=f"{headline} ({sure_words(verdict)})")
+    else:
+        yield from _overview(doc["incidents"], first, lookup)
+    if facts.job:
+        yield TicketLine(label=_("Job"), text=clean(facts.job, TICKET_CHARS))
+    yield TicketLine(label=_("Summary"), text=clean(said(verdict["summary"]), TICKET_CHARS))
+    if alone:
+        yield TicketLine(label=_("What"), text=facts.what)
+        yield TicketLine(label=_("When"), text=facts.when)
+    for item in verdict["evidence"][: 2 if alone else 1]:
+        line = clean(item.get("text") or said(item["says"]), 160)
+        yield TicketLine(label=_("Evidence"), text=lookup.where_of(item), code=line)
+    yield from _not_blamed(verdict)
+    yield from _not_known(verdict)
+    for label, action in zip((_("Do first"), _("Then")), verdict["actions"], strict=False):
+        command = clean(action.get("command") or "", 240)
+        yield TicketLine(label=label, text=clean(said(action["do"]), 240), code=command)
+
+
+def _overview(incidents: Sequence[Doc], first: Doc, lookup: Lookup) -> Iterator[TicketLine]:
+    """The first incidents, the ticket's own among them."""
+    yield TicketLine(label=_("Result"), text=_("{n} failures, in time order").format(n=len(incidents)))
+    for incident in incidents[:3] if first["id"] <= 3 else [*incidents[:2], first]:
+        yield TicketLine(label=_("No. {n}").format(n=incident["id"]), text=_in_one_line(incident, lookup))
+    if len(incidents) > 3:
+        more = _("{n} more failures are in the report").format(n=len(incidents) - 3)
+        yield TicketLine(label=_("More"), text=more)
+
+
+def _in_one_line(incident: Doc, lookup: Lookup) -> str:
+    """'Rank 3 …: GPU fell off the bus (identified, high confidence, 0.96), 2026-04-22 03:14:17.000 UTC'."""
+    verdict = incident["verdict"]
+    start = f"{start_words(incident)}: " if incident.get("job") else ""
+    status = _(STATUS_WORDS[verdict["status"]]).lower()
+    at = micros(incident["onset"] or incident["detected"] or incident.get("ended"))
+    when = _("time not known") if at is None else f"{timestamp(at, incident.get('onset_uncertainty_s'))} UTC"
+    return f"{start}{headline_of(verdict, lookup.host_of)} ({status}, {sure_words(verdict)}), {when}"
+
+
+def _not_blamed(verdict: Doc) -> Iterator[TicketLine]:
     if blameless := not_to_blame(verdict):
-        left = len(blameless) - 1
+        (who, why), left = blameless[0], len(blameless) - 1
         more = _(" ({n} more cleared in the report)").format(n=left) if left else ""
-        rows.append(
-            TicketLine(label=_("Not to blame"), text=clean(f"{blameless[0][0]}: {blameless[0][1]}", 240) + more)
-        )
+        yield TicketLine(label=_("Not to blame"), text=clean(f"{who}: {why}", 240) + more)
+
+
+def _not_known(verdict: Doc) -> Iterator[TicketLine]:
     unknown = [clean(said(x), 240) for x in verdict["missing_evidence"][:1]]
     if excluded := numbers_of(verdict.get("cannot_exclude")):
         unknown.insert(0, _("cannot be excluded: {ranks}").format(ranks=ranks_words(excluded)))
     if unknown:
-        rows.append(TicketLine(label=_("Not known"), text="; ".join(unknown)))
-    for label, action in zip((_("Do first"), _("Then")), verdict["actions"], strict=False):
-        rows.append(
-            TicketLine(label=label, text=clean(said(action["do"]), 240), code=clean(action.get("command") or "", 240))
-        )
-    rows = rows[: TICKET_LINES - 1]
-    return [*rows, TicketLine(label=_("Made by"), text=tool)]
+        yield TicketLine(label=_("Not known"), text="; ".join(unknown))
 
 
 def ticket(doc: Doc, lang: str = "en") -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nccl_forensics.show.page.lookup import Lookup
-from nccl_forensics.show.page.timeline import LONGEST_WAIT_MS, bounds_us
+from nccl_forensics.show.page.timeline import bounds_us, waited_us
 from nccl_forensics.show.page.words import NO_HOST, Doc, cause_title, clean, kind_words, numbers_of, ranks_words
 from nccl_forensics.text.moments import micros, rfc3339
 
@@ -127,17 +127,14 @@ def _draw(doc: Doc, incident: Doc, lookup: Lookup, drawing: _Drawing) -> None:
 
 def _timeouts(doc: Doc, incident: Doc, lookup: Lookup) -> list[tuple[int, Doc, int]]:
     """(when, event, µs waited) of the incident's watchdog timeouts, in time order; what is printed twice, once."""
-    low, high = bounds_us(doc, incident)
+    bounds = bounds_us(doc, incident)
     found = []
     for event in lookup.events:
-        fields, at = event.get("fields") or {}, micros(event.get("time"))
-        waited = fields.get("waited_ms") or fields.get("timeout_ms")
-        if event.get("kind") != "watchdog-timeout" or fields.get("repeated") or at is None:
+        at, waited = micros(event.get("time")), waited_us(event)
+        if at is None or waited is None or (event.get("fields") or {}).get("repeated"):
             continue
-        if not isinstance(waited, (int, float)) or not 0 < waited < LONGEST_WAIT_MS:
-            continue
-        if (low is None or at > low) and (high is None or at < high):
-            found.append((at, event, round(waited * 1000)))
+        if bounds.hold(at):
+            found.append((at, event, waited))
     return sorted(found, key=lambda x: x[0])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nccl_forensics.show.page.words import NO_HOST, ROW_CHARS, Doc, clean, rank_name
+from nccl_forensics.show.paths import common_folder
 from nccl_forensics.text.language import _
 from nccl_forensics.when.aligned import UNCOMPARED_S
 
@@ -15,34 +16,37 @@ SHORT_BASE = 16
 
 def base_of(paths: Sequence[str]) -> str:
     """The longest folder, with its slash, that all `paths` begin with; '' where it is too short to be in the way."""
-    low, high = min(paths, default=""), max(paths, default="")
-    same = next((n for n, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
-    base = low[: low.rfind("/", 0, same if same < len(low) else len(low)) + 1]
+    base = common_folder(paths)
     return base if len(base) > SHORT_BASE and "!" not in base else ""
+
+
+def _rows(doc: Doc, key: str) -> Sequence[Doc]:
+    return doc.get(key) or ()
+
+
+def _rank_of(ranks: Sequence[Doc]) -> dict[tuple[object, str], int]:
+    """(host, PCI address) → the rank that ran on that card"""
+    cards = ((r, (r.get("gpu") or {}).get("pci")) for r in ranks)
+    return {(r.get("host"), pci): r["rank"] for r, pci in cards if pci}
 
 
 class Lookup:
     """Events by place, ranks by number and GPU; made once for a document."""
 
     def __init__(self, doc: Doc) -> None:
-        self.events: Sequence[Doc] = doc.get("events") or ()
+        self.events = _rows(doc, "events")
         self.at: dict[tuple[object, object], list[Doc]] = {}
+        """(source, line) → the events there"""
         for event in self.events:
             self.at.setdefault((event.get("source"), event.get("line")), []).append(event)
-        self.host_of: dict[int, str] = {}
-        self.rank_of: dict[tuple[str | None, str], int] = {}
-        for row in doc.get("ranks") or ():
-            if row.get("host"):
-                self.host_of[row["rank"]] = row["host"]
-            pci = (row.get("gpu") or {}).get("pci")
-            if pci:
-                self.rank_of[row.get("host"), pci] = row["rank"]
-
-        self._uncompared = {c.get("host") for c in doc.get("clocks") or () if c.get("compared") is False}
-        self.cards = {(h["name"], g.get("pci")) for h in doc.get("hosts") or () for g in h.get("gpus") or ()}
-        self.sha_of = {r["path"]: clean(r["sha256"], 64) for r in doc.get("inputs") or () if r.get("sha256")}
+        ranks, inputs = _rows(doc, "ranks"), _rows(doc, "inputs")
+        self.host_of: dict[int, str] = {r["rank"]: r["host"] for r in ranks if r.get("host")}
+        self.rank_of = _rank_of(ranks)
+        self._uncompared = {c.get("host") for c in _rows(doc, "clocks") if c.get("compared") is False}
+        self.cards = {(host["name"], gpu.get("pci")) for host in _rows(doc, "hosts") for gpu in _rows(host, "gpus")}
+        self.sha_of = {r["path"]: clean(r["sha256"], 64) for r in inputs if r.get("sha256")}
         self.anchor_of = {row["path"]: f"f{n}" for n, row in kept_inputs(doc)}
-        self.base = base_of([str(r["path"]) for r in doc.get("inputs") or ()])
+        self.base = base_of([str(r["path"]) for r in inputs])
         """The folder that all inputs lie in; left off where a path is shown."""
 
     def apart_s(self, a: str | None, b: str | None) -> float:
@@ -56,6 +60,10 @@ class Lookup:
     def where(self, source: object, line: object) -> str:
         """'file:line' for a reader."""
         return _("no file") if not source else self.path(source) + ("" if line is None else f":{line}")
+
+    def where_of(self, item: Doc) -> str:
+        """The same for a row of the document that has a source and a line."""
+        return self.where(item.get("source"), item.get("line"))
 
     def event(self, evidence: Doc) -> Doc | None:
         """The event at the evidence's place; with the same text where a binary file has no lines."""
@@ -85,5 +93,5 @@ _STATUS_ORDER = {"failed": 0, "partial": 1, "skipped": 2, "read": 3}
 
 def kept_inputs(doc: Doc) -> list[tuple[int, Doc]]:
     """(number, row) of the inputs that are shown, those with trouble first to stay, in the document's order."""
-    rows = list(enumerate(doc.get("inputs") or (), 1))
+    rows = list(enumerate(_rows(doc, "inputs"), 1))
     return sorted(sorted(rows, key=lambda r: (_STATUS_ORDER.get(r[1]["status"], 3), r[0]))[:MAX_INPUTS])

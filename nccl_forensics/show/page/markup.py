@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from markupsafe import Markup, escape
 
@@ -17,9 +18,34 @@ def prose(text: str) -> Markup:
     )
 
 
-def breakable(text: str) -> Markup:
+def breakable(path: str) -> Markup:
     """A path that may be broken after its slashes."""
-    return Markup("/<wbr>").join(escape(p) for p in text.split("/"))
+    return Markup(str(escape(path)).replace("/", "/<wbr>"))
+
+
+def in_file(where: str) -> Markup:
+    """'file:line' behind something else."""
+    return Markup(f'<span class="where">{breakable(where)}</span>')
+
+
+def link(anchor: str, text: str) -> Markup:
+    """To another place on the page."""
+    return Markup(f'<a href="#{escape(anchor)}">{escape(text)}</a>')
+
+
+def code(text: str) -> Markup:
+    return Markup(f"<code>{escape(text)}</code>")
+
+
+def below(text: str, *more: str) -> str:
+    """`text`, and on lines below it, smaller, what of `more` is not empty."""
+    small = "".join(f' <span class="sub">{escape(x)}</span>' for x in more if x)
+    return Markup(f"{escape(text)}{small}") if small else text
+
+
+def lines(parts: Iterable[str]) -> Markup:
+    """Each part on its own line."""
+    return Markup("<br>").join(parts)
 
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~!&])")

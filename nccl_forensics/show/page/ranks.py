@@ -1,36 +1,36 @@
-"""Ranks, process groups, and who waits for whom."""
+"""The ranks: a map of all of them, and a table of those that tell most."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 
-from nccl_forensics.show import pictures
-from nccl_forensics.show.page.evidence import STATES, rank_state
-from nccl_forensics.show.page.rows import Cell, GraphView, GroupRow, HostCells, RankRow, RanksView, Some
-from nccl_forensics.show.page.sentences import member_words
+from markupsafe import Markup, escape
+
+from nccl_forensics.show.page.rows import HostCells, MapCell, RanksView
+from nccl_forensics.show.page.tables import Column, Layout, unbroken
 from nccl_forensics.show.page.words import (
     NO_HOST,
     ROW_CHARS,
+    STATES,
     Doc,
     clean,
     count_words,
-    duration_words,
     numbers_of,
     or_na,
     ranges_words,
-    rank_name,
-    ranks_words,
+    rank_state,
 )
-from nccl_forensics.text.language import _, counted, said
-from nccl_forensics.text.messages import upper_first
+from nccl_forensics.text.language import N_, _, said
 from nccl_forensics.who.layout import PIPELINE
 
 MAX_CELLS = 2048
 """Ranks that have a cell of their own in the map; above, hosts that look alike share one."""
-MAX_GROUPS = 40
-MAX_EDGES = 40
+MAX_ALIKE_ROWS = 400
+"""Rows of hosts that look alike."""
 _INTEREST = {"culprit": 0, "dead": 1, "no-data": 2, "blocked": 3, "completed": 4, "waiting": 5}
+"""A rank's state → how early it comes where there is no room for all."""
 
 
 def stages_of(groups: Sequence[Doc]) -> dict[int, int]:
@@ -44,181 +44,144 @@ def stages_of(groups: Sequence[Doc]) -> dict[int, int]:
     return {rank: stages.pop() for rank, stages in found.items() if len(stages) == 1}
 
 
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """A rank as the columns ask for it."""
+
+    doc: Doc
+    prefix: str
+    """Before its anchor: a rank has a row for each incident."""
+    stages: Mapping[int, int]
+    """Rank → its stage in a pipeline, of all whose stage is known."""
+
+    @property
+    def number(self) -> int:
+        return int(self.doc["rank"])
+
+    @property
+    def gpu(self) -> Doc:
+        return self.doc.get("gpu") or {}
+
+    @property
+    def note(self) -> str:
+        return clean(said(self.doc["note"]), ROW_CHARS) if self.doc.get("note") else ""
+
+
+def _state(row: RankRow) -> Markup:
+    state = rank_state(row.doc)
+    letter, word = STATES[state]
+    return Markup(f'<i class="c {state}"><b>{letter}</b></i> {escape(_(word))}')
+
+
+def _waits_for(row: RankRow) -> str:
+    waited = numbers_of(row.doc.get("waiting_on"))
+    return ranges_words(waited, 4) if waited else "–"
+
+
+RANKS: Layout[RankRow] = Layout(
+    columns=(
+        Column(N_("Rank"), lambda r: str(r.number), numeric=True, heads_row=True),
+        Column(N_("State"), _state),
+        Column(N_("Host"), lambda r: unbroken(or_na(r.doc.get("host")))),
+        Column("GPU", lambda r: or_na(r.gpu.get("index")), numeric=True),
+        Column(N_("PCI address"), lambda r: or_na(r.gpu.get("pci")), css="mono"),
+        Column(N_("Last enqueued"), lambda r: or_na(r.doc.get("last_enqueued")), numeric=True),
+        Column(N_("Last started"), lambda r: or_na(r.doc.get("last_started")), numeric=True),
+        Column(N_("Last completed"), lambda r: or_na(r.doc.get("last_completed")), numeric=True),
+        Column(N_("Exit"), lambda r: or_na(r.doc.get("exit"))),
+        Column(N_("Waits for"), _waits_for),
+        Column(N_("Local rank"), lambda r: or_na(r.doc.get("local_rank")), numeric=True),
+        Column(N_("Process"), lambda r: or_na(r.doc.get("pid")), numeric=True),
+        Column(
+            N_("Stage"),
+            lambda r: or_na(r.stages.get(r.number)),
+            numeric=True,
+            shown=lambda rows: any(r.stages for r in rows),
+        ),
+        Column(N_("Note"), lambda r: r.note, css="wide", shown=lambda rows: any(r.note for r in rows)),
+    ),
+    anchor=lambda r: f"{r.prefix}r{r.number}",
+)
+
+
 def ranks_view(
     rows: Sequence[Doc], prefix: str, reporters: set[int], limit: int, silent: int, stages: Mapping[int, int]
 ) -> RanksView:
     """`silent`: how many more ranks there are of which nothing is known."""
-    counts = Counter(rank_state(r) for r in rows)
+    counts = _states_of(rows)
     counts["no-data"] += silent
     legend = tuple((s, STATES[s][0], _(STATES[s][1]), counts[s]) for s in STATES if counts[s])
-    by_host: dict[tuple[int, str], list[Doc]] = {}
-    compressed = len(rows) + silent > MAX_CELLS
-    for row in sorted(rows, key=lambda r: r["rank"]):
-        stage = -1 if compressed else stages.get(row["rank"], len(stages))
-        by_host.setdefault((stage, clean(row["host"], 80) if row.get("host") else NO_HOST), []).append(row)
-    hosts: list[HostCells] = []
-    if compressed:
-        alike: dict[tuple[tuple[str, str, int], ...], list[str]] = {}
-        for (_stage, host), members in by_host.items():
-            tally = Counter(rank_state(r) for r in members)
-            if host == NO_HOST:
-                tally["no-data"] += silent
-            alike.setdefault(tuple((s, STATES[s][0], tally[s]) for s in STATES if tally[s]), []).append(host)
-        order = sorted(alike, key=lambda c: (min(_INTEREST[s] for s, _, _ in c), len(alike[c])))
-        for pattern in order[:400]:
-            names = alike[pattern]
-            name = _(NO_HOST) if names[0] == NO_HOST else names[0]
-            if len(names) > 1:
-                name = _("{hosts} alike: {first} to {last}").format(
-                    hosts=count_words(len(names), "host"), first=names[0], last=names[-1]
-                )
-            hosts.append(HostCells(name=name, stage="", cells=(), counts=pattern))
-    else:
-        said: int | None = None
-        for (stage, host), members in sorted(by_host.items(), key=lambda x: x[0][0]):
-            title = ""
-            if stages and stage != said:
-                title = _("Stage {n}").format(n=stage) if stage < len(stages) else _("No stage known")
-            said = stage
-            cells = tuple(
-                Cell(
-                    rank=r["rank"],
-                    state=rank_state(r),
-                    letter=STATES[rank_state(r)][0],
-                    reporter=r["rank"] in reporters,
-                )
-                for r in members
-            )
-            hosts.append(HostCells(name=_(NO_HOST) if host == NO_HOST else host, stage=title, cells=cells, counts=()))
-    spoken = f"{count_words(len(rows) + silent, 'rank')}: " + ", ".join(f"{n:,} {word}" for _, _, word, n in legend)
-    chosen = sorted(sorted(rows, key=lambda r: (_INTEREST[rank_state(r)], r["rank"]))[:limit], key=lambda r: r["rank"])
-    table = tuple(rank_row(r, prefix, stages.get(r["rank"])) for r in chosen)
+    total = len(rows) + silent
+    compressed = total > MAX_CELLS
+    told = [RankRow(row, prefix, stages) for row in _most_telling(rows, limit)]
     return RanksView(
-        total=len(rows) + silent,
+        total=total,
         legend=legend,
-        hosts=tuple(hosts),
+        hosts=tuple(_alike_hosts(rows, silent) if compressed else _hosts_by_stage(rows, reporters, stages)),
         compressed=compressed,
-        spoken=spoken,
-        table=Some(rows=table, more=len(rows) + silent - len(table)),
-        notes=any(r.note for r in table),
-        stages=bool(stages),
-        reporters=any(c.reporter for h in hosts for c in h.cells),
+        spoken=f"{count_words(total, 'rank')}: " + ", ".join(f"{n:,} {word}" for _, _, word, n in legend),
+        table=RANKS.filled(told, total - len(told)),
+        reporters=not compressed and any(r["rank"] in reporters for r in rows),
     )
 
 
-def rank_row(row: Doc, prefix: str, stage: int | None) -> RankRow:
-    gpu = row.get("gpu") or {}
+def _states_of(rows: Sequence[Doc]) -> Counter[str]:
+    return Counter(rank_state(r) for r in rows)
+
+
+def _most_telling(rows: Sequence[Doc], limit: int) -> list[Doc]:
+    """Those whose state tells most, in the order of their numbers."""
+    by_interest = sorted(rows, key=lambda r: (_INTEREST[rank_state(r)], r["rank"]))
+    return sorted(by_interest[:limit], key=lambda r: r["rank"])
+
+
+def _host_of(row: Doc) -> str:
+    return clean(row["host"], 80) if row.get("host") else NO_HOST
+
+
+def _hosts_by_stage(rows: Sequence[Doc], reporters: Container[int], stages: Mapping[int, int]) -> list[HostCells]:
+    """Hosts with a cell for each rank; those of one stage of a pipeline stand together, below its name."""
+    unknown = len(stages)  # sorts behind every stage
+    together: dict[tuple[int, str], list[Doc]] = {}
+    for row in sorted(rows, key=lambda r: r["rank"]):
+        together.setdefault((stages.get(row["rank"], unknown), _host_of(row)), []).append(row)
+    hosts: list[HostCells] = []
+    before: int | None = None
+    for (stage, host), members in sorted(together.items(), key=lambda x: x[0][0]):
+        heading = ""
+        if stages and stage != before:
+            heading = _("Stage {n}").format(n=stage) if stage < unknown else _("No stage known")
+        before = stage
+        cells = tuple(_cell(r, reporters) for r in members)
+        hosts.append(HostCells(name=_(NO_HOST) if host == NO_HOST else host, stage=heading, cells=cells, counts=()))
+    return hosts
+
+
+def _cell(row: Doc, reporters: Container[int]) -> MapCell:
     state = rank_state(row)
-    waits = numbers_of(row.get("waiting_on"))
-    return RankRow(
-        rank=row["rank"],
-        anchor=f"{prefix}r{row['rank']}",
-        state=state,
-        letter=STATES[state][0],
-        word=_(STATES[state][1]),
-        host=or_na(row.get("host")),
-        gpu=or_na(gpu.get("index")),
-        pci=or_na(gpu.get("pci")),
-        local=or_na(row.get("local_rank")),
-        pid=or_na(row.get("pid")),
-        enqueued=or_na(row.get("last_enqueued")),
-        started=or_na(row.get("last_started")),
-        completed=or_na(row.get("last_completed")),
-        exit=or_na(row.get("exit")),
-        waits=ranges_words(waits, 4) if waits else "–",
-        stage=or_na(stage),
-        note=clean(said(row["note"]), ROW_CHARS) if row.get("note") else "",
-    )
+    return MapCell(rank=row["rank"], state=state, letter=STATES[state][0], reporter=row["rank"] in reporters)
 
 
-def group_row(group: Doc) -> GroupRow:
-    def who(key: str) -> str:
-        members = numbers_of(group.get(key))
-        if group.get(key) is None:
-            return "n/a"
-        if len(members) < 2:
-            return rank_name(members[0]) if members else _("none")
-        count = member_words(group, len(members)) if key == "members" else count_words(len(members), "rank")
-        return f"{ranges_words(members, 6)} ({count})"
-
-    timeout = group.get("timeout_ms")
-    count = {
-        key: len(set(numbers_of(group.get(key)))) for key in ("members", "arrived", "completed", "missing", "no_data")
-    }
-    waiting = max(0, count["arrived"] - count["completed"])
-    parts = [("done", count["completed"]), ("in", waiting), ("out", count["missing"]), ("none", count["no_data"])]
-    words = {"done": _("completed"), "in": _("arrived and waiting"), "out": _("missing"), "none": _("without data")}
-    return GroupRow(
-        name=or_na(group.get("name") or group.get("process_group")),
-        description=clean(group["description"], 80) if group.get("description") else "",
-        backend=or_na(group.get("backend")),
-        op=or_na(group.get("op")),
-        seq=or_na(group.get("seq")),
-        timeout="n/a" if timeout is None else duration_words(timeout / 1000),
-        expected=who("members") if group.get("members") else "n/a",
-        arrived=who("arrived"),
-        started=who("started"),
-        completed=who("completed"),
-        missing=who("missing"),
-        no_data=who("no_data"),
-        bar=pictures.shares(parts, max(count["members"], sum(n for _, n in parts))),
-        spoken=", ".join(f"{n:,} {words[kind]}" for kind, n in parts if n),
-        note=clean(said(group["note"])) if group.get("note") else "",
-    )
-
-
-def group_rows(incident: Doc) -> list[GroupRow]:
-    groups = incident.get("groups")
-    if groups:
-        return [group_row(g) for g in groups]
-    collective = incident.get("collective")
-    return [group_row(collective)] if collective else []
-
-
-def waits_of(incident: Doc, rows: Sequence[Doc]) -> list[Doc]:
-    if incident.get("waits"):
-        return list(incident["waits"])
+def _alike_hosts(rows: Sequence[Doc], silent: int) -> list[HostCells]:
+    """Hosts whose ranks are in the same states share a row, and their ranks are counted."""
+    by_host: dict[str, list[Doc]] = {}
+    for row in sorted(rows, key=lambda r: r["rank"]):
+        by_host.setdefault(_host_of(row), []).append(row)
+    alike: dict[tuple[tuple[str, str, int], ...], list[str]] = {}
+    for host, members in by_host.items():
+        tally = _states_of(members)
+        if host == NO_HOST:
+            tally["no-data"] += silent
+        alike.setdefault(tuple((s, STATES[s][0], tally[s]) for s in STATES if tally[s]), []).append(host)
+    order = sorted(alike, key=lambda c: (min(_INTEREST[s] for s, _, _ in c), len(alike[c])))
     return [
-        {"waiter": r["rank"], "waited": r["waiting_on"], "why": "", "group": None, "seq": None}
-        for r in rows
-        if r.get("waiting_on")
+        HostCells(name=_alike_words(alike[counts]), stage="", cells=(), counts=counts)
+        for counts in order[:MAX_ALIKE_ROWS]
     ]
 
 
-def edge_rows(waits: Sequence[Doc]) -> list[tuple[str, str]]:
-    """(who waits for whom, why): ranks that wait for the same ones, for the same reason, share a sentence."""
-    together: dict[tuple[tuple[int, ...], object, object, str], list[int]] = {}
-    for wait in waits:
-        key = (
-            numbers_of(wait.get("waited")),
-            wait.get("group"),
-            wait.get("seq"),
-            clean(said(wait.get("why") or ""), ROW_CHARS),
-        )
-        together.setdefault(key, []).append(wait["waiter"])
-    found = []
-    for (waited, group, seq, why), waiters in together.items():
-        text = counted("{who} waits for {whom}", "{who} wait for {whom}", len(set(waiters))).format(
-            who=upper_first(ranks_words(waiters)), whom=ranks_words(waited)
-        )
-        if group is not None:
-            text += _(" in group {group}").format(group=clean(group, 60))
-        if seq is not None:
-            text += _(" at no. {n}").format(n=f"{seq:,}")
-        found.append((text, why))
-    return found
-
-
-def graph_view(waits: Sequence[Doc], culprits: set[int]) -> GraphView | None:
-    picture = pictures.graph((w["waiter"], numbers_of(w.get("waited"))) for w in waits)
-    if picture is None:
-        return None
-    labels = []
-    for node in picture.nodes:
-        name = rank_name(node.ranks[0])
-        if len(node.ranks) > 1:
-            name = _("ranks {numbers}").format(numbers=ranges_words(node.ranks, 2))
-        if len(name) > 19:
-            name = _("{ranks} from {first}").format(ranks=count_words(len(node.ranks), "rank"), first=node.ranks[0])
-        labels.append((name, "culprit" if culprits & set(node.ranks) else "sink" if node.sink else "waiting"))
-    return GraphView(picture=picture, labels=tuple(labels))
+def _alike_words(hosts: Sequence[str]) -> str:
+    if len(hosts) == 1:
+        return _(NO_HOST) if hosts[0] == NO_HOST else hosts[0]
+    how_many = count_words(len(hosts), "host")
+    return _("{hosts} alike: {first} to {last}").format(hosts=how_many, first=hosts[0], last=hosts[-1])

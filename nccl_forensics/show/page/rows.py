@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nccl_forensics.show import pictures
+from nccl_forensics.show.page.tables import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,27 +56,6 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Occurrence:
-    """One key event, in the timeline's table."""
-
-    number: int
-    anchor: str
-    href: str
-    when: str
-    error: str
-    basis: str
-    host: str
-    who: str
-    role: str
-    what: str
-    means: str
-    where: str
-    order: str
-    """Which earlier one it cannot be ordered against, if any."""
-    drawn: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     x: float
     label: str
@@ -86,14 +66,14 @@ class TimelineView:
     picture: pictures.Timeline | None
     ticks: tuple[Tick, ...]
     day: str
-    rows: tuple[Occurrence, ...]
+    table: Table
     untimed: Some
-    more: int
-    outside: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class MapCell:
+    """A rank in the map."""
+
     rank: int
     state: str
     letter: str
@@ -105,30 +85,9 @@ class HostCells:
     name: str
     stage: str
     """Heading of the first host of a pipeline's stage; '' for the others."""
-    cells: tuple[Cell, ...]
+    cells: tuple[MapCell, ...]
     counts: tuple[tuple[str, str, int], ...]
     """(state, letter, how many), where there is no cell for each rank."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankRow:
-    rank: int
-    anchor: str
-    state: str
-    letter: str
-    word: str
-    host: str
-    gpu: str
-    pci: str
-    local: str
-    pid: str
-    enqueued: str
-    started: str
-    completed: str
-    exit: str
-    waits: str
-    stage: str
-    note: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,32 +99,9 @@ class RanksView:
     compressed: bool
     spoken: str
     """The map in words."""
-    table: Some
-    notes: bool
-    stages: bool
-    """A group tells which rank is in which stage of a pipeline."""
+    table: Table
     reporters: bool
     """Some cell is marked as a reporter's."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRow:
-    name: str
-    description: str
-    backend: str
-    op: str
-    seq: str
-    timeout: str
-    expected: str
-    arrived: str
-    started: str
-    completed: str
-    missing: str
-    no_data: str
-    bar: tuple[pictures.Share, ...]
-    spoken: str
-    """The bar in words."""
-    note: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,23 +115,6 @@ class ActionRow:
     do: str
     because: str
     command: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alternative:
-    title: str
-    cause: str
-    who: str
-    confidence: str
-    why_not: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClearedRow:
-    who: str
-    why: str
-    where: str
-    text: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,83 +138,23 @@ class IncidentView:
     cannot_exclude: str
     onset: str
     steps: Some
-    weights: bool
+    weights: Table | None
+    """None: no step weighs anything."""
     timeline: TimelineView
     ranks: RanksView
-    groups: Some
+    groups: Table
     edges: Some
     graph: GraphView | None
-    alternatives: tuple[Alternative, ...]
-    cleared: Some
+    alternatives: Table
+    cleared: Table
     contributing: Some
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuRow:
-    host: str
-    index: str
-    pci: str
-    rank: str
-    model: str
-    uuid: str
-    serial: str
-    seen: tuple[str, ...]
-    """What was logged about it: 'Xid 79: 1 ×, 2026-04-22 03:14:17'."""
-    details: tuple[tuple[str, str], ...]
-    trends: tuple[tuple[str, pictures.Spark], ...]
-    """(in words, the line) of what was read of it more than once."""
-    suspect: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventRow:
-    when: str
-    error: str
-    host: str
-    rank: str
-    gpu: str
-    role: str
-    severity: str
-    what: str
-    where: str
-    text: str
-    repeats: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputView:
-    anchor: str
-    path: str
-    format: str
-    status: str
-    reason: str
-    size: str
-    events: str
-    host: str
-    rank: str
-    first: str
-    last: str
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockView:
-    clock: str
-    host: str
-    offset: str
-    error: str
-    basis: str
-    note: str
-    reach: pictures.Reach | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatesView:
     says: str
     offenders: tuple[str, ...]
-    failures: tuple[tuple[str, str, str, str, str], ...]
-    """(when, host, GPU, what, where), the newest first."""
-    more: int
+    failures: Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,16 +172,12 @@ class Page:
     incidents: tuple[IncidentView, ...]
     incidents_more: int
     ranks: RanksView | None
-    gpus: Some
-    gpus_details: bool
-    gpus_trends: bool
+    gpus: Table
     rates: RatesView | None
-    clocks: Some
-    clocks_scale: str
-    """How many seconds to either side the clocks' drawing shows; '' for no drawing."""
-    inputs: Some
+    clocks: Table
+    inputs: Table
     inputs_summary: str
     problems: Some
-    events: Some
+    events: Table
     events_total: int
     hosts_total: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from nccl_forensics import catalog
 from nccl_forensics.show.page.words import (
@@ -27,21 +27,34 @@ def culprit_words(verdict: Doc, host_of: Mapping[int, str]) -> str:
     """Who, in words without a capital: rank, host, GPU as far as the verdict names them; '' for nobody."""
     ranks, hosts, gpus = numbers_of(verdict["culprit_ranks"]), verdict["culprit_hosts"], verdict["culprit_gpus"]
     if ranks:
-        names = hosts or sorted({host_of[r] for r in ranks if r in host_of})
-        who, place = ranks_words(ranks), clean(names[0], 80) if len(names) == 1 else count_words(len(names), "host")
-        card = f" ({gpu_words(gpus[0])})" if len(gpus) == 1 and len(ranks) == 1 else ""
-        return (_("{who} on {host}").format(who=who, host=place) if names else who) + card
+        return _ranks_at(ranks, hosts or sorted({host_of[r] for r in ranks if r in host_of}), gpus)
     if gpus:
-        owners = sorted({g.get("host") or "" for g in gpus})
-        card = gpu_words(gpus[0]) if len(gpus) == 1 else count_words(len(gpus), "GPU")
-        alone = len(owners) == 1 and owners[0]
-        return _("{gpu} in {host}").format(gpu=card, host=clean(owners[0], 80)) if alone else card
+        return _gpus_in(gpus)
     if hosts:
-        names = phrases.listing((clean(h, 80) for h in hosts), most=3, brief=True)
+        names = phrases.listing((clean(h, 80) for h in hosts), most=MAX_HOSTS, brief=True)
         return f"{noun(len(hosts), 'host')} {said(names)}"
     return ""
 
 
+def _ranks_at(ranks: Sequence[int], hosts: Sequence[str], gpus: Sequence[Doc]) -> str:
+    """'rank 3 on node-a (GPU 3 at 0000:4b:00.0)', 'ranks 0–7 on 2 hosts'."""
+    who = ranks_words(ranks)
+    if hosts:
+        where = clean(hosts[0], 80) if len(hosts) == 1 else count_words(len(hosts), "host")
+        who = _("{who} on {host}").format(who=who, host=where)
+    return f"{who} ({gpu_words(gpus[0])})" if len(gpus) == len(ranks) == 1 else who
+
+
+def _gpus_in(gpus: Sequence[Doc]) -> str:
+    """'GPU 0000:4b:00.0 in node-a', '2 GPUs'."""
+    which = gpu_words(gpus[0]) if len(gpus) == 1 else count_words(len(gpus), "GPU")
+    owners = {g.get("host") or "" for g in gpus}
+    host = owners.pop() if len(owners) == 1 else ""
+    return _("{gpu} in {host}").format(gpu=which, host=clean(host, 80)) if host else which
+
+
+MAX_HOSTS = 3
+"""Hosts that are named; the others are counted."""
 _NAMES = frozenset(("Python", "Slurm", "NVLink", "NCCL", "GPU", "CUDA"))
 
 
@@ -57,21 +70,27 @@ def has_a_place(cause: str) -> bool:
     return not catalog.load("causes").get(cause, {}).get("shared", True)
 
 
+def took_all_of_them(verdict: Doc) -> bool:
+    """Is it certain, of a kind that takes many ranks at once, and nobody in particular to blame?"""
+    named = numbers_of(verdict["culprit_ranks"]) or verdict["culprit_hosts"] or verdict["culprit_gpus"]
+    return verdict["status"] == "identified" and not named and not has_a_place(verdict["cause"])
+
+
 def headline_of(verdict: Doc, host_of: Mapping[int, str]) -> str:
     who, title = culprit_words(verdict, host_of), cause_title(verdict["cause"])
-    status = verdict["status"]
-    if status == "undetermined":
+    if verdict["status"] == "undetermined":
         if verdict["cause"] == "undetermined":
             return _("These files do not tell who caused the timeout")
         return _("Not certain enough to name a culprit; perhaps: {title}").format(title=lower(title))
-    if not who:
-        if has_a_place(verdict["cause"]):
-            nobody = _("{title}. Which one, these files do not tell").format(title=title)
-        else:
-            nobody = _("{title}. No single rank is to blame").format(title=title)
-        return nobody if status == "identified" else _("Probably: {claim}").format(claim=nobody)
-    claim = claim_words(who, title, len(set(numbers_of(verdict["culprit_ranks"]))))
-    return upper_first(claim) if status == "identified" else _("Probably {claim}").format(claim=claim)
+    certain = verdict["status"] == "identified"
+    if who:
+        claim = claim_words(who, title, len(set(numbers_of(verdict["culprit_ranks"]))))
+        return upper_first(claim) if certain else _("Probably {claim}").format(claim=claim)
+    if has_a_place(verdict["cause"]):
+        nobody = _("{title}. Which one, these files do not tell").format(title=title)
+    else:
+        nobody = _("{title}. No single rank is to blame").format(title=title)
+    return nobody if certain else _("Probably: {claim}").format(claim=nobody)
 
 
 def claim_words(who: str, title: str, ranks: int) -> str:
@@ -101,25 +120,31 @@ def member_words(group: Doc, count: int) -> str:
 
 
 def collective_words(incident: Doc) -> str:
-    """What stopped. Who had not come is left out where it is known that the fault lies elsewhere."""
+    """'all_reduce no. 842 in process group default_pg; 7 of 8 ranks had entered; missing: rank 3; timeout 30 min'."""
     c = incident.get("collective")
     if not c:
         return _("Which collective this stopped is not known")
-    name = clean(c.get("op") or _("operation"), 60)
-    text = name + (_(" no. {n}").format(n=f"{c['seq']:,}") if c.get("seq") is not None else "")
-    group = c.get("description") or c.get("process_group")
-    text += _(" in process group {group}").format(group=clean(group, 60)) if group else ""
+    text = clean(c.get("op") or _("operation"), 60)
+    if c.get("seq") is not None:
+        text += _(" no. {n}").format(n=f"{c['seq']:,}")
+    if group := c.get("description") or c.get("process_group"):
+        text += _(" in process group {group}").format(group=clean(group, 60))
     members, arrived, missing = (numbers_of(c.get(k)) for k in ("members", "arrived", "missing"))
     if members and arrived:
         text += _("; {n} of {ranks} had entered").format(n=f"{len(arrived):,}", ranks=member_words(c, len(members)))
-    verdict = incident["verdict"]
-    named = set(numbers_of(verdict["culprit_ranks"]))
-    elsewhere = verdict["status"] == "identified" and not named & set(missing)
-    if missing and (not elsewhere or (not named and culprit_words(verdict, {}))):
+    if missing and _missing_tells(incident["verdict"], missing):
         text += _("; missing: {ranks}").format(ranks=ranks_words(missing))
     if c.get("timeout_ms"):
         text += _("; timeout {time}").format(time=duration_words(c["timeout_ms"] / 1000))
     return text
+
+
+def _missing_tells(verdict: Doc, missing: Sequence[int]) -> bool:
+    """Who had not come is left out where it is certain that the fault lies with other ranks, or with nobody."""
+    ranks = set(numbers_of(verdict["culprit_ranks"]))
+    elsewhere = verdict["status"] == "identified" and not ranks & set(missing)
+    a_host_or_card = not ranks and bool(verdict["culprit_hosts"] or verdict["culprit_gpus"])
+    return not elsewhere or a_host_or_card
 
 
 def ranks_left_out(holder: Doc) -> list[int]:

@@ -2,49 +2,34 @@
 
 from __future__ import annotations
 
-from nccl_forensics.show.page.background import (
-    MAX_PROBLEMS,
-    alias_words,
-    clock_rows,
-    clocks_scale,
-    coverage_words,
-    digest_of,
-    event_rows,
-    gpu_rows,
-    input_rows,
-    inputs_summary,
-    rates_view,
-)
+from collections.abc import Sequence
+
+from nccl_forensics.show.page.clocks import clocks_table
+from nccl_forensics.show.page.events import events_table
+from nccl_forensics.show.page.hardware import gpus_table, rates_view
 from nccl_forensics.show.page.incident import incident_view
+from nccl_forensics.show.page.inputs import coverage_words, digest_of, inputs_summary, inputs_table
 from nccl_forensics.show.page.lookup import MAX_INPUTS, Lookup
 from nccl_forensics.show.page.ranks import ranks_view
-from nccl_forensics.show.page.rows import Page, some
+from nccl_forensics.show.page.rows import IncidentView, Page, RanksView, Some, some
 from nccl_forensics.show.page.sentences import NOTHING_FAILED, NOTHING_READ, ranks_left_out, readable
-from nccl_forensics.show.page.words import Doc, clean, duration_words, full_sentence
+from nccl_forensics.show.page.words import Doc, clean, full_sentence
 from nccl_forensics.text.language import _, said
 
 MAX_INCIDENTS = 12
+MAX_PROBLEMS = 200
+MAX_RANK_ROWS = 1024
+"""Rows of the tables of ranks, of all incidents together."""
 
 
 def page_of(doc: Doc) -> Page:
     lookup = Lookup(doc)
-    world = len(doc["ranks"])
     shown = list(doc["incidents"])[:MAX_INCIDENTS]
-    table_rows = max(32, 1024 // max(1, len(shown)))
-    incidents = tuple(incident_view(doc, i, lookup, table_rows) for i in shown)
-    events = event_rows(lookup, min(60_000 + 300 * world, 240_000))
-    gpus = gpu_rows(doc, lookup)
+    rank_rows = max(32, MAX_RANK_ROWS // max(1, len(shown)))
+    incidents = tuple(incident_view(doc, i, lookup, rank_rows) for i in shown)
     tool = doc["tool"]
-    if not doc["incidents"]:
-        title = _(NOTHING_FAILED if readable(doc) else NOTHING_READ)
-    elif len(doc["incidents"]) == 1:
-        title = incidents[0].headline
-    else:
-        title = _("{n} failures were found").format(n=len(doc["incidents"]))
-    scale = clocks_scale(doc["clocks"])
-    own_ranks = any(i.ranks.total for i in incidents)
     return Page(
-        title=title,
+        title=_title(doc, incidents),
         readable=readable(doc),
         version=clean(tool["version"], 40),
         command=clean(tool["command"]) if tool.get("command") else "",
@@ -56,25 +41,49 @@ def page_of(doc: Doc) -> Page:
         base=clean(lookup.base),
         incidents=incidents,
         incidents_more=len(doc["incidents"]) - len(shown),
-        ranks=None
-        if own_ranks or not world
-        else ranks_view(doc["ranks"], "", set(), 1024, len(ranks_left_out(doc)), {}),
-        gpus=gpus,
-        gpus_details=any(g.details for g in gpus.rows),
-        gpus_trends=any(g.trends for g in gpus.rows),
+        ranks=None if any(i.ranks.total for i in incidents) else _ranks_of_all(doc),
+        gpus=gpus_table(doc, lookup),
         rates=rates_view(doc["rates"], lookup) if doc.get("rates") else None,
-        clocks=some(clock_rows(doc["clocks"], scale), MAX_INPUTS),
-        clocks_scale=duration_words(scale) if scale else "",
-        inputs=input_rows(doc, lookup),
+        clocks=clocks_table(doc["clocks"], MAX_INPUTS),
+        inputs=inputs_table(doc, lookup),
         inputs_summary=inputs_summary(doc),
-        problems=some(
-            (
-                (full_sentence(clean(said(p["says"]))), lookup.path(p["source"]) if p.get("source") else "")
-                for p in doc["problems"]
-            ),
-            MAX_PROBLEMS,
-        ),
-        events=events,
+        problems=_problems(doc, lookup),
+        events=events_table(lookup, min(60_000 + 300 * len(doc["ranks"]), 240_000)),
         events_total=len(lookup.events),
         hosts_total=len(doc["hosts"]),
     )
+
+
+def _title(doc: Doc, incidents: Sequence[IncidentView]) -> str:
+    if not incidents:
+        return _(NOTHING_FAILED if readable(doc) else NOTHING_READ)
+    if len(incidents) == 1:
+        return incidents[0].headline
+    return _("{n} failures were found").format(n=len(doc["incidents"]))
+
+
+def _ranks_of_all(doc: Doc) -> RanksView | None:
+    """The ranks of a document whose incidents have none of their own."""
+    if not doc["ranks"]:
+        return None
+    return ranks_view(doc["ranks"], "", set(), MAX_RANK_ROWS, len(ranks_left_out(doc)), {})
+
+
+def _problems(doc: Doc, lookup: Lookup) -> Some:
+    """(what, which file)."""
+    return some(
+        (
+            (full_sentence(clean(said(p["says"]))), lookup.path(p["source"]) if p.get("source") else "")
+            for p in doc["problems"]
+        ),
+        MAX_PROBLEMS,
+    )
+
+
+def alias_words(redacted: object) -> str:
+    """How many aliases of which kind a redacted document has; '' for another."""
+    if not isinstance(redacted, dict):
+        return ""
+    from nccl_forensics.show.redact.kinds import summary
+
+    return summary(redacted["aliases"])

@@ -97,17 +97,24 @@ def meanings() -> dict[str, str]:
 
 def kind_words(event: Doc) -> str:
     """'Xid 79', 'NCCL watchdog timeout', 'Python exception' …"""
-    kind, fields = str(event.get("kind", "")), event.get("fields") or {}
+    kind = str(event.get("kind", ""))
     words = _(kinds()[kind]) if kind in kinds() else kind.replace("-", " ").replace("_", " ")
+    return clean(words + _more_of_its_kind(kind, event.get("fields") or {}), 80)
+
+
+def _more_of_its_kind(kind: str, fields: Doc) -> str:
+    """Which one of its kind: ' 79, GPU has fallen off the bus', ', allreduce no. 842', ', SIGABRT'."""
     if kind in ("xid", "sxid") and fields.get(kind) is not None:
-        words += f" {fields[kind]}"
-        if kind == "xid" and isinstance(fields["xid"], int) and fields["xid"] in xids():
-            words += f", {xids()[fields['xid']]}"
+        number = fields[kind]
+        known = kind == "xid" and isinstance(number, int) and number in xids()
+        return f" {number}, {xids()[number]}" if known else f" {number}"
     if kind == "watchdog-timeout" and fields.get("seq") is not None:
-        words += ", " + str(fields.get("op") or _("operation")).lower() + _(" no. {n}").format(n=fields["seq"])
-    if kind == "exit" and (fields.get("signal") or fields.get("code") is not None):
-        words += ", " + str(fields.get("signal") or _("code {n}").format(n=fields.get("code")))
-    return clean(words, 80)
+        return ", " + str(fields.get("op") or _("operation")).lower() + _(" no. {n}").format(n=fields["seq"])
+    if kind == "exit" and fields.get("signal"):
+        return f", {fields['signal']}"
+    if kind == "exit" and fields.get("code") is not None:
+        return ", " + _("code {n}").format(n=fields["code"])
+    return ""
 
 
 def cause_title(cause: str) -> str:
@@ -149,3 +156,19 @@ def gpu_words(gpu: Doc) -> str:
         return _("GPU {index} at {pci}").format(index=index, pci=clean(pci, 40)) if pci else f"GPU {index}"
     name = pci or gpu.get("uuid") or gpu.get("serial")
     return f"GPU {clean(name, 60)}" if name else "GPU"
+
+
+STATES = {
+    "culprit": ("X", N_("cause")),
+    "waiting": ("W", N_("waiting")),
+    "blocked": ("B", N_("blocked behind others")),
+    "completed": ("F", N_("nothing overdue")),
+    "dead": ("D", N_("dead")),
+    "no-data": ("?", N_("no data")),
+}
+"""A rank's state → letter in the map, word in tables."""
+
+
+def rank_state(row: Doc) -> str:
+    state = row.get("state")
+    return state if state in STATES else "no-data"

@@ -379,7 +379,7 @@ def inspect(paths: tuple[str, ...], json_: str | None, common: Common) -> None:
     """
     import json
 
-    from nccl_forensics.show import document, export, inventory
+    from nccl_forensics.show import document, export, inventory, printed
 
     if json_ not in (None, "-"):
         try:
@@ -400,7 +400,7 @@ def inspect(paths: tuple[str, ...], json_: str | None, common: Common) -> None:
         except InputError as err:
             _fail(str(err), WRONG_USAGE)
     if not common.quiet:
-        click.echo(inventory.text(doc))
+        click.echo(printed.text(doc))
     if not doc["inputs"]:
         _fail("there is nothing in there.", NOTHING_TO_READ)
 
@@ -413,12 +413,12 @@ def xid(number: int, as_json: bool) -> None:
     import json
 
     from nccl_forensics import catalog
-    from nccl_forensics.show import inventory
+    from nccl_forensics.show import printed
 
     entry = next((e for e in catalog.load("xid")["xid"] if e["number"] == number), None)
     if entry is None:
         _fail(f"Xid {number} is not in the catalogue ({catalog.load('xid')['meta']['made']}).", WRONG_USAGE)
-    click.echo(json.dumps(entry, ensure_ascii=False, indent=1) if as_json else inventory.xid(entry))
+    click.echo(json.dumps(entry, ensure_ascii=False, indent=1) if as_json else printed.xid(entry))
 
 
 @main.command("collect-script")

@@ -13,7 +13,7 @@ from recorded import RECORDED
 
 from nccl_forensics.cli import main
 from nccl_forensics.pipeline import analyze
-from nccl_forensics.show import document, inventory
+from nccl_forensics.show import document, inventory, printed
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "riser-xid79"
 KERNEL = ("dmesg.txt", "journal.txt", "nvidia-bug-report.log.gz")
@@ -34,7 +34,7 @@ def surveyed(path: Path) -> tuple[dict[str, Any], list[str]]:
     analysis = analyze([str(path)])
     doc = document.build(analysis) | inventory.survey(analysis)
     assert json.loads(json.dumps(doc)) == doc
-    return doc, inventory.text(doc).split("\n")
+    return doc, printed.text(doc).split("\n")
 
 
 def line_of(lines: list[str], start: str) -> str:
@@ -132,7 +132,7 @@ def _piles() -> list[Path]:
 @pytest.mark.parametrize("path", _piles(), ids=lambda p: p.name)
 def test_lines_fit_a_terminal(path: Path) -> None:
     doc, lines = surveyed(path)
-    assert [x for x in lines if len(x) > inventory.WIDTH] == []
+    assert [x for x in lines if len(x) > printed.WIDTH] == []
     assert {f["path"] for f in doc["files"]} == {r["path"] for r in doc["inputs"]}
     ranks = doc["coverage"]["ranks"]
     for name in ("with_log", "with_dump"):

@@ -94,17 +94,15 @@ def stated_world(events: Sequence[Event], widest: int | None) -> int | None:
     widest communicator (`widest`)."""
     sizes: Counter[int] = Counter()
     for event in events:
-        for key in WORLD_SIZE:
-            if key in event.details and (size := number(event, key)) is not None and 0 < size <= MOST_RANKS:
-                sizes[size] += 1
-    for size in (widest, _started(events)):
-        if size:
-            sizes[size] += AS_MANY_LINES
+        size = number(event, "world_size")
+        if size is not None and 0 < size <= MOST_RANKS:
+            sizes[size] += 1
+    for stated in (widest, _started(events)):
+        if stated:
+            sizes[stated] += AS_MANY_LINES
     return sizes.most_common(1)[0][0] if sizes else None
 
 
-WORLD_SIZE = ("world_size", "expected_world")
-"""Details of lines that state how many ranks there are."""
 AS_MANY_LINES = 10
 """What a communicator's size, or the launcher's own settings, weigh against lines that state a size. Our judgement."""
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
-from nccl_forensics.catalog import KernelEntry, kernel_entries, kernel_noise
+from nccl_forensics.catalog import KernelEntry, kernel_entries, kernel_noise, kinds_marked
 from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Detail, Event
 
@@ -24,9 +24,7 @@ from ._kernel_neighbours import join
 if TYPE_CHECKING:
     from nccl_forensics.lines.line import Line
 
-ELSEWHERE = frozenset(
-    {"rsyslog-repeat", "slurm-oom", "fm-fatal", "nvidia-drm-gpu", "nvrm-gpu-uuid", "nvrm-board-serial"}
-)
+ELSEWHERE = kinds_marked("read-elsewhere")
 """Entries whose lines another parser of this folder reads, or lines/prefixes unfolds."""
 ANCHORS = {"audit-stamp": "audit", "rtc-stamp": "rtc"}
 """Lines that tell the time twice: on the host's wall clock and, before the message, on the log's own."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from nccl_forensics.catalog import causes_marked
 from nccl_forensics.model import number
 from nccl_forensics.names import short
 from nccl_forensics.show.coverage import Coverage, HostCoverage, coverage_of, longest_names
@@ -23,9 +24,7 @@ TELLING = 3
 """Kinds named for each file."""
 MOST_RANKS = 4096
 """Ranks listed for each file."""
-GPU_FAULTS = frozenset(
-    {"gpu_off_bus", "gpu_memory", "gpu_firmware", "nvlink", "gpu_other", "pcie_link", "psu_rail_loss"}
-)
+GPU_FAULTS = causes_marked("in-a-bug-report")
 """Causes after which nvidia-bug-report.log shows more than the kernel's log does."""
 ROLES: tuple[Role, ...] = ("cause", "symptom", "consequence", "context")
 

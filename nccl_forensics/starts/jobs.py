@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
-from nccl_forensics.catalog import kinds_marked
+from nccl_forensics.catalog import kinds_by, kinds_marked
 from nccl_forensics.intake.sniff import OF_ONE_HOST
 from nccl_forensics.model import Event, InputRow, Problem, number, text
 from nccl_forensics.names import short
@@ -51,9 +51,9 @@ TOGETHER_S = 60
 """Members of one operation report its timeout within this, so that their files are of one job. Our judgement."""
 POD = re.compile(r"(?P<job>[a-z0-9][a-z0-9.-]{0,200})-(?:master|worker|launcher|chief)(?:-\d{1,5})?(?:-[a-z0-9]{5})?")
 """Pods of Kubeflow's operators: JOB-worker-3."""
-OWN_WORK = JOB_KINDS | {"nccl-init", "rank-identity", "rendezvous", "progress", "world-size"}
+OWN_WORK = kinds_by("job")
 """Kinds that only a job's own files hold."""
-SLURM = frozenset({"slurm-cancel", "slurm-time-limit", "preempted"})
+SLURM = kinds_marked("names-its-job")
 """Kinds that tell the number of their own job."""
 Label = tuple[str, str]
 Window = tuple[int, int]

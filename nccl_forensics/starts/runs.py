@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from nccl_forensics.catalog import kinds_marked
+from nccl_forensics.catalog import causes_marked, kinds_marked
 from nccl_forensics.intake.sniff import OF_ONE_HOST
 from nccl_forensics.model import Event, Incident, InputRow, Problem, number, text
 from nccl_forensics.names import same_host
@@ -45,18 +45,15 @@ SETTLED_S = 2
 judgement."""
 MOST_SPANS = 12
 """Failed attempts that are diagnosed, the newest; the others are counted. As many as the page shows."""
-STARTS = frozenset({"nccl-init", "rank-identity", "rendezvous"})
+STARTS = kinds_marked("begins")
 """Lines that a process writes when it begins."""
-ENDED = frozenset(
-    {"exit", "srun-exit", "ds-exit", "slurm-oom", "slurm-cancel", "slurm-time-limit", "preempted", "agent-death"}
-    | {"k8s-oom", "k8s-evicted", "ray-died", "pg-abort", "pg-heartbeat"}
-)
+ENDED = kinds_marked("ends")
 """Lines that tell the end of a process of the job."""
-GAVE_UP = ENDED | {"watchdog-timeout", "pg-watchdog-cuda", "python-exception"}
+GAVE_UP = ENDED | kinds_marked("gives-up")
 """Lines after which a process with a new number is a new start."""
-FOR_ALL = NOBODY | {"torch-version", "nccl-version"}
+FOR_ALL = NOBODY | kinds_marked("for-every-start")
 """What holds for every attempt, whenever it was written."""
-STAYS = frozenset({"gpu_off_bus", "psu_rail_loss", "gpu_firmware"})
+STAYS = causes_marked("outlasts-a-start")
 """Causes that no new start of a job mends: the card is gone until the machine is started anew."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from nccl_forensics import catalog
+from nccl_forensics.catalog import causes_marked
 from nccl_forensics.model import GroupState, Verdict, text
 from nccl_forensics.names import same_host
 from nccl_forensics.text import phrases
@@ -12,11 +13,8 @@ from nccl_forensics.text.messages import joined, say, say_many
 from nccl_forensics.verdict.case import Case
 
 KERNEL_LOGS = frozenset({"kernel", "journal", "journal-json", "journal-export", "syslog", "nvidia-bug-report"})
-GPU_CAUSES = frozenset(
-    {"gpu_off_bus", "psu_rail_loss", "pcie_link", "gpu_thermal", "gpu_memory", "gpu_ecc_leak", "nvlink", "gpu_firmware"}
-    | {"gpu_stall", "gpu_other", "gpu_app_fault"}
-)
-LOCATES = frozenset({"rank_not_arrived", "process_missing", "rank_slow"})
+GPU_CAUSES = causes_marked("on-a-card")
+LOCATES = causes_marked("only-locates")
 """Causes that only say who, not why."""
 
 

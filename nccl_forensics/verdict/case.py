@@ -266,7 +266,7 @@ def _timing_without_zone(event: Event, time_ns: int, seen_ns: int) -> Timing:
 
 ONE_START = 25
 """Lines within which several boot messages belong to one start. Our judgement."""
-STARTS_ANEW = ("restart", "nccl-init", "exit", "sigterm-sent", "watchdog-timeout")
+STARTS_ANEW = tuple(sorted(kinds_marked("parts-starts")))
 """Lines between a fault and a step that show two runs or attempts."""
 STEP_S = 90
 """A step of the whole job that ends later than this after a fault was made without what the fault took. Our judgement:
@@ -275,10 +275,7 @@ MOST_ZONES_S = 26 * 3600
 """How far two zones can be apart (UTC-12 and UTC+14)."""
 WAITED_S = 60
 """So long after the first waiter began, a fault of hardware is rather a consequence, or found late. Our judgement."""
-SLOW_TO_SHOW = frozenset(
-    {"hung-task", "hung-task-suppressed", "soft-lockup", "hard-lockup", "rcu-stall", "rcu-starved"}
-    | {"workqueue-lockup", "nfs-not-responding"}
-)
+SLOW_TO_SHOW = kinds_marked("slow-to-show")
 """Kinds that a kernel logs only after minutes of waiting (kernel.hung_task_timeout_secs is 120 by default)."""
 LONG_BEFORE_S = 3600
 """A fault that kills a rank shows in the next collective, so within one step; an hour is generous. Our judgement."""

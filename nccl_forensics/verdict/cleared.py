@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from nccl_forensics.catalog import causes_marked
 from nccl_forensics.model import Cleared, Event, Evidence, Gpu, number
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import joined, numbered, say
 from nccl_forensics.verdict.case import Case
 from nccl_forensics.waits.watchdogs import reporting_ranks, waiting_ranks
 
-NOBODYS = frozenset({"preempted", "nccl_setup", "fabric_error", "storage_stall", "store_lost"})
+NOBODYS = causes_marked("nobodys-fault")
 """Causes for which no rank is to blame, so that all who waited are cleared."""
 WITNESS = say("told of the failure, and of nothing of its own that failed before: a witness until shown otherwise")
 VICTIM = say("entered the collective and waited in it: whoever reports a timeout is a victim until shown otherwise")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from nccl_forensics.catalog import kinds_marked
+from nccl_forensics.catalog import causes_marked, kinds_marked
 from nccl_forensics.model import Event, Finding, Hypothesis, Incident, InputRow, Reconstruction, Verdict, text
 from nccl_forensics.names import same_host, short
 from nccl_forensics.text import phrases
@@ -240,19 +240,7 @@ def _hours(waited_s: float, case: Case) -> float | None:
     return round(waited_s * world / 3600, 2) if world else None
 
 
-WORTH_A_TICKET = frozenset(
-    {
-        "gpu_ecc_leak",
-        "pcie_link",
-        "gpu_thermal",
-        "gpu_memory",
-        "gpu_off_bus",
-        "nic_link_down",
-        "gpu_firmware",
-        "storage_stall",
-        "cpu_stall",
-    }
-)
+WORTH_A_TICKET = causes_marked("worth-a-ticket")
 """Causes that deserve attention of their own even if something else stopped the job."""
 
 

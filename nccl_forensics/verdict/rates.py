@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from nccl_forensics import catalog
+from nccl_forensics.catalog import causes_marked
 from nccl_forensics.intake.sniff import HOST_FORMATS
 from nccl_forensics.model import Event, Gpu, Incident, InputRow, Verdict
 from nccl_forensics.text import moments, phrases
@@ -31,8 +31,8 @@ HOURS_PER_FAILURE = 50_677
 table 5). They count hosts, network and software as well, so a machine's own faults should be rarer."""
 SURE = 0.95
 """Of the interval; 1 - SURE is the share of false names among the repeat offenders (Benjamini and Hochberg, 1995)."""
-OF_PROGRAMS = frozenset({"host_oom_kill", "process_signal", "preempted"})
-"""Causes of other families that programs or people bring about."""
+OF_PROGRAMS = causes_marked("of-the-program")
+"""Causes that programs or people bring about."""
 MOST_FAILURES = 100
 """Failures that are listed; all are counted."""
 
@@ -215,8 +215,7 @@ def _blames(verdict: Verdict, one: Offender) -> bool:
 
 def _of_machines(fault: Event) -> bool:
     """Is it a fault of a machine, not of a program that runs there? A program's bug follows the program."""
-    cause = catalog.load("causes").get(fault.cause or "")
-    return cause is None or (cause["family"] != "program" and fault.cause not in OF_PROGRAMS)
+    return fault.cause not in OF_PROGRAMS
 
 
 def interval(count: int, sure: float) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 
-from nccl_forensics.catalog import weight
+from nccl_forensics.catalog import causes, causes_marked, weight
 from nccl_forensics.model import Finding, Hypothesis, text
 from nccl_forensics.text.moments import SECOND
 from nccl_forensics.verdict import advice
@@ -19,36 +19,11 @@ from nccl_forensics.waits.watchdogs import waiting_ranks
 
 SUREST = 0.98
 """No log proves more than this. Our judgement."""
-SPEAKS_FOR_ALL = frozenset({"fabric_error", "nccl_setup", "store_lost", "preempted", "storage_stall", "nvlink"})
+SPEAKS_FOR_ALL = causes_marked("strikes-all")
 """Causes that strike more ranks than one, so that one late rank neither proves nor refutes them."""
-SAME_STORY = {
-    "python_exception": frozenset(
-        {
-            "cuda_oom",
-            "storage_write_failed",
-            "dataloader_failure",
-            "gpu_app_fault",
-            "gpu_memory",
-            "gpu_off_bus",
-            "shm_full",
-        }
-        | {"collective_mismatch", "nccl_setup", "store_lost", "gpu_other", "fabric_error"}
-    ),
-    "process_signal": frozenset({"host_oom_kill", "node_lost", "shm_full"}),
-    "process_missing": frozenset({"process_signal", "node_lost", "host_oom_kill", "python_exception", "cuda_oom"}),
-    "dataloader_failure": frozenset({"shm_full", "host_oom_kill"}),
-    "node_lost": frozenset({"psu_rail_loss"}),
-    "store_lost": frozenset(
-        {"node_lost", "python_exception", "gpu_app_fault", "process_signal", "process_missing", "gpu_memory"}
-    ),
-    "fabric_error": frozenset({"nic_link_down", "nccl_setup", "node_lost"}),
-    "pcie_link": frozenset({"gpu_off_bus", "psu_rail_loss"}),
-    "gpu_off_bus": frozenset({"psu_rail_loss"}),
-    "gpu_app_fault": frozenset({"gpu_off_bus", "gpu_memory"}),
-    "rank_busy": frozenset({"storage_stall"}),
-}
+SAME_STORY = {id_: cause.gives_way_to for id_, cause in causes().items() if cause.gives_way_to}
 """What the same failure also looks like: the hypothesis on the left gives way to one on the right, on one subject."""
-PROVED = frozenset({("dataloader_failure", "host_oom_kill"), ("node_lost", "psu_rail_loss")})
+PROVED = frozenset((id_, other) for id_, cause in causes().items() for other in cause.gives_way_if_stated)
 """Pairs of those in which the right one must be stated by a line, not only inferred."""
 STANDS_ALONE = 1.5
 """Log-odds of its own lines from which on a cause gains by its place without reserve. Our judgement."""
@@ -58,15 +33,13 @@ SURELY_LOST = 1.5
 """Log-odds of its own lines above which a draft about lost cards is taken for a loss. Our judgement."""
 EXPLAINS = 0.7
 """Log-odds from which on a hypothesis may take another one's findings over. Our judgement."""
-TAKES_THE_GPU = frozenset({"gpu_off_bus", "psu_rail_loss", "gpu_firmware", "gpu_memory", "pcie_link", "gpu_other"})
+TAKES_THE_GPU = causes_marked("takes-the-gpu")
 """Causes after which a GPU computes no more, whatever program uses it."""
-STOPS_NO_JOB = frozenset({"gpu_ecc_leak"})
+STOPS_NO_JOB = causes_marked("stops-no-job")
 """Causes that keep no rank from coming: worth a ticket of their own, and nothing gained by a late rank."""
-STRIKES_MANY = frozenset(
-    {"python_exception", "cuda_oom", "storage_write_failed", "shm_full", "nccl_setup", "dataloader_failure"}
-)
+STRIKES_MANY = causes_marked("may-strike-every-rank")
 """Causes that every rank meets where the program, its settings or what all share is wrong."""
-STRIKES_HOSTS = frozenset({"storage_stall", "node_lost", "psu_rail_loss", "fabric_error", "nic_link_down"})
+STRIKES_HOSTS = causes_marked("may-strike-hosts")
 """Causes that several hosts meet at once where what they share fails: a server, a switch, the power of a rack."""
 AT_ONCE_S = 60
 """Within this time ranks tell of one failure; later ones may follow from the first. Our judgement."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from nccl_forensics import catalog
+from nccl_forensics.catalog import kinds_marked
 from nccl_forensics.model import Event, Evidence, GroupState, Reconstruction, Suspect, Wait, number, text
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import joined, say, say_many
@@ -61,28 +62,7 @@ def reporter(event: Event) -> int | None:
     return event.rank if event.rank is not None else number(event, "group_rank")
 
 
-SPOKE = frozenset(
-    {
-        "watchdog-timeout",
-        "pg-status",
-        "pg-async",
-        "pg-watchdog-cuda",
-        "pg-blocking",
-        "pg-uniqueid",
-        "pg-heartbeat",
-        "pgw-mismatch",
-    }
-    | {
-        "gloo-wait",
-        "gloo-closed",
-        "gloo-reached",
-        "store-wait",
-        "store-barrier",
-        "store-broken",
-        "nccl-ib-error",
-        "monitored-barrier",
-    }
-)
+SPOKE = kinds_marked("complains")
 """Kinds in which a rank complains: victims until shown otherwise."""
 
 
@@ -362,7 +342,7 @@ def reconstruct(events: Sequence[Event], known: Identities) -> Reconstruction:
     )
 
 
-START_KINDS = frozenset({"nccl-init", "rank-identity", "spawned", "world-size", "setting", "torch-version"})
+START_KINDS = kinds_marked("at-start")
 """Lines of a process's start, which tell nothing of how it ended."""
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import tzinfo
 from typing import TYPE_CHECKING
 
+from nccl_forensics.catalog import kinds_marked
 from nccl_forensics.model import ClockRow, Event, GroupState, InputRow
 from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND, is_dated, moment
@@ -283,7 +284,7 @@ def _told(step: Step) -> Told:
     return Told(clock=step.clock, before_ns=before, after_ns=step.before_ns, by_ns=step.by_ns, bar_ns=2 * SECOND)
 
 
-TIME_SET = frozenset({"chrony-step", "ntpd-step"})
+TIME_SET = kinds_marked("time-set")
 
 
 def _same_step(a: Step, b: Step) -> bool:

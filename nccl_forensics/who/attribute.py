@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from nccl_forensics.catalog import kinds_marked
 from nccl_forensics.model import Event, InputRow
 from nccl_forensics.who.files import UNTOLD, OfFile, OfFiles, of_sources
 from nccl_forensics.who.host_names import HostNames
@@ -13,7 +14,7 @@ from nccl_forensics.who.identities import Identities
 from nccl_forensics.who.launcher_tasks import tasks_are_ranks, tasks_of
 from nccl_forensics.who.local_ranks import LocalRanks, local_ranks
 
-NOBODY = frozenset({"host-name", "gpu-info", "driver-version", "clock-anchor", "boot-start", "setting"})
+NOBODY = kinds_marked("of-no-rank")
 """Kinds that belong to a host or a file, not to a rank."""
 
 

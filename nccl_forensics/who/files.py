@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from nccl_forensics.catalog import kinds_marked
 from nccl_forensics.intake.sniff import OF_ONE_HOST
 from nccl_forensics.model import Event, InputRow
 from nccl_forensics.names import short
@@ -236,7 +237,7 @@ def _only_machine(row: InputRow, said: _Said) -> str | None:
     return next(iter(said.known.values())) if len(said.known) == 1 and row.format in OF_ONE_HOST else None
 
 
-OF_OTHERS = frozenset({"exit", "rendezvous", "restart", "srun-exit", "ds-exit", "sigterm-sent", "pg-remote-rank"})
+OF_OTHERS = kinds_marked("told-by-another")
 """Kinds by which a launcher, or another rank, speaks of a rank."""
 
 

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
+from nccl_forensics.catalog import kinds_marked
 from nccl_forensics.intake.sniff import OF_ONE_HOST
 from nccl_forensics.model import Event, InputRow, number
 from nccl_forensics.names import MOST_RANKS, short
@@ -27,7 +28,7 @@ from nccl_forensics.who.local_ranks import local_ranks
 from nccl_forensics.who.nodes import beside
 from nccl_forensics.who.roster import at_least, likely_world, stated_world
 
-STATES_MEMBER = frozenset({"nccl-init", "inspector-comm"})
+STATES_MEMBER = kinds_marked("states-member")
 """Kinds that state a process's rank in a communicator of a stated size."""
 
 

@@ -13,6 +13,8 @@ from accuracy import Outcome, run, slope, tables
 
 from nccl_forensics.verdict import weigh
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(5000, 5036)
 
 

@@ -609,6 +609,7 @@ def test_hostile_file(name: str, tmp_path: Path) -> None:
         assert re.search(said, str(reason)), (said, reason)
 
 
+@pytest.mark.slow
 def test_the_whole_hostile_pile(tmp_path: Path) -> None:
     """No exception, no hang, no new file; what is not wholly read has a reason; every path is fit to be printed."""
     write(tmp_path / "pile")

@@ -16,7 +16,7 @@ SCRIPT = ROOT / "templates" / "collect.sh"
 SHELLS = [[found] for name in ("dash", "bash") if (found := shutil.which(name))]
 if busybox := shutil.which("busybox"):
     SHELLS.append([busybox, "ash"])
-pytestmark = pytest.mark.skipif(not SHELLS, reason="no POSIX shell here")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not SHELLS, reason="no POSIX shell here")]
 REAL = (
     *("sh", "cat", "cut", "date", "grep", "gzip", "head", "mkdir", "mktemp", "mv", "rm", "setsid", "sleep", "tar"),
     *("tr", "uname", "cp"),

@@ -132,6 +132,7 @@ def test_recorded_whatever_the_clocks(path: Path, expect: dict[str, Any]) -> Non
     assert verdict(made) == verdict(dumped.reconstruct(dumps))
 
 
+@pytest.mark.slow
 def test_dumps_removed_at_random() -> None:
     """The small form of benchmarks/removal.py: who is named is guilty, the guilty are named or open."""
     found = [draw for case in removal.cases() for draw in removal.draws(case, range(2))]

@@ -142,10 +142,21 @@ def test_a_signature_of_any_family_and_cause_is_weighed_and_names_its_gpu(
     number = SHAPES.index((family, cause, indicts))
     word = f"invented{number} gave up"
     entry = {
-        **{"id": f"invented-{number}", "title": f"invented {number}", "family": family, "log": "kernel"},
-        **{"needles": [word], "regex": f"(?P<pci>[0-9a-f:.]{{12}}): {word}", "example": [f"0000:c1:00.0: {word}"]},
-        **{"meaning": "It gave up.", "role": "cause", "indicts": indicts, "subject": "pci", "severity": "error"},
-        **{"cause": cause, "advice": "Look.", "seen": "formed"},
+        "id": f"invented-{number}",
+        "title": f"invented {number}",
+        "family": family,
+        "log": "kernel",
+        "needles": [word],
+        "regex": f"(?P<pci>[0-9a-f:.]{{12}}): {word}",
+        "example": [f"0000:c1:00.0: {word}"],
+        "meaning": "It gave up.",
+        "role": "cause",
+        "indicts": indicts,
+        "subject": "pci",
+        "severity": "error",
+        "cause": cause,
+        "advice": "Look.",
+        "seen": "formed",
     }
     rows = "".join(f"{name} = {json.dumps(value)}\n" for name, value in entry.items())
     apply(copy, "toml", "nccl_forensics/catalog/kernel.toml", f"[[entry]]\n{rows}")

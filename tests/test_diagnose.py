@@ -176,6 +176,7 @@ def test_confidences_are_shares_of_one(found: list[Finding]) -> None:
     assert all(h.findings for h in made)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(FINDINGS.filter(lambda found: len({f.weight for f in found}) == len(found)), st.randoms(use_true_random=False))
 def test_the_order_of_findings_does_not_matter(found: list[Finding], dice: random.Random) -> None:

@@ -145,6 +145,7 @@ HOSTILE = st.text(max_size=60) | st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(text=HOSTILE, host=HOSTILE)
 def test_any_text_of_a_log_makes_a_document(text: str, host: str) -> None:
@@ -166,6 +167,7 @@ def test_any_text_of_a_log_makes_a_document(text: str, host: str) -> None:
     assert json.loads(json.dumps(doc))["incidents"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["riser-xid79", "skipped-collective"])
 def test_the_same_input_gives_the_same_bytes(name: str, here: Path) -> None:
     """In two processes with different hash seeds."""

@@ -120,6 +120,7 @@ def test_job_logs_keep_their_name() -> None:
     assert sniff.sniff(job + df, "out.txt") == "job-log"
 
 
+@pytest.mark.slow
 def test_damage_never_raises() -> None:
     """Every case cut, doubled, with its digits and separators replaced, and without its line ends."""
     damage = (

@@ -134,6 +134,7 @@ def numbers_agree(data: bytes) -> None:
         assert getattr(fast, column)[: slow.count].tolist() == getattr(slow, column).tolist()
 
 
+@pytest.mark.slow
 def test_straight_from_the_bytes() -> None:
     read = [x for x in GENUINE if fast_and_slow(x.read_bytes())]
     left = {x.parts[-3] for x in GENUINE if x not in read and x.suffix != ".json"}
@@ -173,6 +174,7 @@ EVERY = bool(os.environ.get("EVERY_CUT"))
 """Every dump is cut, not only some: EVERY_CUT=1 MUTATIONS=10000 pytest tests/test_flight_recorder.py."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", GENUINE[:: 1 if EVERY else max(1, len(GENUINE) // 24)], ids=lambda x: "-".join(x.parts[-3:])
 )
@@ -216,6 +218,7 @@ def damaged(data: bytearray, rng: random.Random, other: bytes) -> None:
 MUTATIONS = int(os.environ.get("MUTATIONS", "300"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(20))
 def test_mutations(part: int) -> None:
     """Nothing raises, nothing is imported, and both ways of reading agree, whatever stands in the file."""

@@ -491,6 +491,7 @@ def _parameters() -> Iterator[ParameterSet]:
         yield pytest.param(form, incident, versions, id=f"{form}-{incident}" + "-known" * bad, marks=marks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "incident", "versions"), list(_parameters()))
 def test_every_form_of_one_incident_gives_one_answer(form: str, incident: str, versions: list[Version]) -> None:
     wrong = {".".join(map(str, v)): d for v in versions if (d := differences(form, incident, v))}

@@ -150,6 +150,7 @@ def test_the_data_on_the_page_is_english_in_all_languages(name: str) -> None:
     assert json.loads(data["de"])["incidents"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lang", OTHERS)
 @pytest.mark.parametrize("name", sorted(report_docs.ALL))
 def test_any_document_can_be_said(name: str, lang: str) -> None:

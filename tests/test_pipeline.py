@@ -65,6 +65,7 @@ def _everything_has_a_row(found: Analysis, files: list[str]) -> None:
     assert document.build(found)["inputs"]
 
 
+@pytest.mark.slow
 def test_all_shared_cases_as_one_folder_and_as_one_archive(tmp_path: Path) -> None:
     files = [p for p in sorted(RECORDED.rglob("*")) if p.is_file()]
     one = analyze([str(RECORDED)])
@@ -80,6 +81,7 @@ def test_all_shared_cases_as_one_folder_and_as_one_archive(tmp_path: Path) -> No
     assert len(one.events) > 3000
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="names and pipes of POSIX")
 def test_a_hostile_pile_gives_rows_with_reasons_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -95,6 +97,7 @@ def test_a_hostile_pile_gives_rows_with_reasons_and_nothing_else(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["here", "pile"]
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_damaged_real_files_never_raise(data: st.DataObject) -> None:

@@ -213,6 +213,7 @@ PIECES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.sampled_from(PIECES), st.binary(max_size=12)), max_size=14))
 @settings(max_examples=400, deadline=None)
 def test_anything_peels(pieces: list[bytes]) -> None:

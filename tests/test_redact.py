@@ -338,6 +338,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, s
         os.chdir(old)
 
 
+@pytest.mark.slow
 def test_no_canary_is_left(runs: tuple[dict[str, str], dict[str, str], Path]) -> None:
     plain, hidden, _ = runs
     everywhere = "\n".join(plain.values()).lower()

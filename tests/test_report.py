@@ -311,6 +311,7 @@ def test_order_closer_than_the_error_bars_is_not_claimed(gap_s: float, same_file
     assert ("may be before 1" in Reader(html(doc)).text) is said
 
 
+@pytest.mark.slow
 def test_many_thousand_ranks_share_rows() -> None:
     doc = report_docs.large(4096)
     page = html(doc)

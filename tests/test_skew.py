@@ -117,6 +117,7 @@ def test_nobody_meets_alone() -> None:
     assert skew.offsets([]).clocks == ()
 
 
+@pytest.mark.slow
 def test_simulated_hosts_with_bad_clocks() -> None:
     """The small form of benchmarks/clocks.py."""
     scores = [benchmark.run(seed) for seed in range(5000, 5012)]

@@ -35,7 +35,10 @@ MISSING = [
     *([] if pages.CHROMIUM else ["Chromium"]),
     *(name for name in ("playwright", "axe_playwright_python") if not importlib.util.find_spec(name)),
 ]
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"the page is not tried in a browser: no {', no '.join(MISSING)}")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(MISSING), reason=f"the page is not tried in a browser: no {', no '.join(MISSING)}"),
+]
 
 WIDTHS = (360, 768, 1440, 3840)
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"

@@ -13,7 +13,7 @@ from nccl_forensics.intake.limits import Limits
 from nccl_forensics.lines.read import Parsed, read
 from nccl_forensics.model import Incident, Problem, Reconstruction
 from nccl_forensics.recorder.pile import Pile
-from nccl_forensics.starts import jobs, runs
+from nccl_forensics.starts import jobs, outcome, runs
 from nccl_forensics.steps import Told
 from nccl_forensics.text.phrases import count
 from nccl_forensics.verdict import rates
@@ -147,7 +147,7 @@ def _each_start(
     """Each start of the job by itself: (incidents, the newest one's ranks and groups, problems)."""
     spans = list(spans)
     kept = [n for n, span in enumerate(spans) if span.kept]
-    own = runs.places([identify(pile.rows, spans[n].events, declared.places) for n in kept], whole)
+    own = outcome.places([identify(pile.rows, spans[n].events, declared.places) for n in kept], whole)
     incidents: list[Incident] = []
     of: list[runs.Span] = []
     problems: list[Problem] = []
@@ -162,7 +162,7 @@ def _each_start(
         problems += [*known.problems, *found.problems]
         for incident in diagnose(replace(aligned, events=span.events), known, found, pile.rows):
             made = replace(incident, id=len(incidents) + 1, attempt=span.attempt)
-            incidents.append(runs.cost(made, span, spans[n + 1] if n + 1 < len(spans) else None))
+            incidents.append(outcome.cost(made, span, spans[n + 1] if n + 1 < len(spans) else None))
             of.append(span)
             newest, groups = known, found
-    return tuple(runs.together(incidents, of, spans[-1])), newest, groups, [*problems, *runs.left_out(spans)]
+    return tuple(outcome.together(incidents, of, spans[-1])), newest, groups, [*problems, *outcome.left_out(spans)]

@@ -6,22 +6,20 @@ Each span is reconstructed and diagnosed by itself, as if it were alone in the p
 from __future__ import annotations
 
 import bisect
-import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nccl_forensics.catalog import causes_marked, kinds_marked
 from nccl_forensics.intake.sniff import OF_ONE_HOST
-from nccl_forensics.model import Event, Incident, InputRow, Problem, number, text
-from nccl_forensics.names import same_host
-from nccl_forensics.text.messages import joined, say, say_many
-from nccl_forensics.text.moments import SECOND, is_dated, moment
+from nccl_forensics.model import Event, InputRow, number
+from nccl_forensics.starts.climbs import Back, Climb
+from nccl_forensics.text.moments import SECOND, is_dated
 from nccl_forensics.when.aligned import Aligned
 from nccl_forensics.who.attribute import NOBODY
-from nccl_forensics.who.identities import Identities, Place
 
 if TYPE_CHECKING:
     from nccl_forensics.recorder.dumps import Dump
@@ -40,9 +38,6 @@ ALONE_S = 24 * 3600
 LINGER_S = 30
 """So long after a start, lines of the attempt before may still come from files that show no start: torchrun gives
 workers 30 s to end before it kills them (PContext.close, `timeout`)."""
-SETTLED_S = 2
-"""Steps that rise for so long by their own times are made then; late lines come out of a buffer at once. Our
-judgement."""
 MOST_SPANS = 12
 """Failed attempts that are diagnosed, the newest; the others are counted. As many as the page shows."""
 STARTS = kinds_marked("begins")
@@ -71,6 +66,17 @@ class _Start:
     """As the launcher counts, from 0."""
     run: bool = False
     """Another run, not another attempt of the same."""
+
+    def not_before(self, time_ns: int) -> None:
+        """Lines up to then are of the attempt before."""
+        self.at_ns = max(time_ns, self.at_ns or time_ns)
+
+    def restarts(self) -> tuple[int, int] | None:
+        """(Starts left once it began, starts allowed), where the launcher tells."""
+        if self.event.kind != "restart":
+            return None
+        left, allowed = number(self.event, "left"), number(self.event, "of")
+        return (left - 1, allowed) if left is not None and allowed is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,54 +110,83 @@ def spans(aligned: Aligned, dumps: Sequence[Dump], rows: Sequence[InputRow]) -> 
     """
     hosts = {r.path for r in rows if r.format in OF_ONE_HOST}
     of_job = {e.evidence.source for e in aligned.events if e.kind in JOB_KINDS or e.kind in STARTS} - hosts
-    found = _starts([e for e in aligned.events if e.evidence.source in of_job])
-    if not found:
+    starts = _starts([e for e in aligned.events if e.evidence.source in of_job])
+    if not starts:
         return [Span(events=aligned.events, dumps=tuple(dumps))]
-    place = _Places(found, aligned, of_job)
-    own: list[list[Event]] = [[] for _ in range(len(found) + 1)]
-    whose: list[range | None] = []
-    for event in aligned.events:
-        whose.append(None)
-        if event.kind in FOR_ALL:
-            whose[-1] = range(len(own))
-        elif event.evidence.source in of_job:
-            n = place.of_job(event)
-            whose[-1] = range(n, n + 1)
-            own[n].append(event)
-    ends = [max((e.time_ns for e in events if e.time_ns is not None), default=None) for events in own]
+    places = _Places(starts, aligned, of_job)
+    own, belong = _lines_of_job(aligned.events, of_job, places)
     recorded: list[list[Dump]] = [[] for _ in own]
     for dump in dumps:
-        recorded[place.of_dump(dump)].append(dump)
-    failed = [_failed(events, found[n - 1] if n else None) for n, events in enumerate(own)]
-    newest = [n for n in range(len(own)) if failed[n] or recorded[n]][-MOST_SPANS:]
-    kept = sorted({*newest, len(own) - 1})
-    inside: dict[int, list[Event]] = {n: [] for n in kept}
-    for event, which in zip(aligned.events, whose, strict=True):
-        seen = which if which is not None else place.of_host(event, event.evidence.source in hosts, ends)
-        for n in kept[bisect.bisect_left(kept, seen.start) : bisect.bisect_left(kept, seen.stop)]:
-            inside[n].append(event)
-    return [
+        recorded[places.of_dump(dump)].append(dump)
+    before: list[_Start | None] = [None, *starts]
+    failed = [_failed(events, start) for events, start in zip(own, before, strict=True)]
+    kept = _kept(failed, recorded)
+    ends = [_last_ns(events) for events in own]
+    seen = (
+        of if of is not None else places.of_host(event, event.evidence.source in hosts, ends)
+        for event, of in zip(aligned.events, belong, strict=True)
+    )
+    inside = _events_of(kept, zip(aligned.events, seen, strict=True))
+    made = [
         Span(
             events=tuple(inside.get(n, ())),
             dumps=tuple(recorded[n]),
             stepped_ns=_first_step(own[n]),
+            attempt=attempt,
             failed=failed[n],
             kept=n in inside,
-            attempt=attempt,
-            **(_begun(found[n - 1]) if n else {}),
         )
-        for n, attempt in enumerate(_numbers(found))
+        for n, attempt in enumerate(_attempts(starts))
     ]
+    return [made[0], *(_begun(span, start) for span, start in zip(made[1:], starts, strict=True))]
 
 
-def _begun(start: _Start) -> dict[str, Any]:
-    said = start.event if start.event.kind == "restart" else None
-    left, of = (number(said, "left"), number(said, "of")) if said is not None else (None, None)
-    restarts = (left - 1, of) if left is not None and of is not None else None
-    return {"began": start.event, "began_ns": start.at_ns, "restarts": restarts}
+def _kept(failed: Sequence[bool], recorded: Sequence[Sequence[Dump]]) -> list[int]:
+    """The newest spans that failed or left dumps, and the last one."""
+    newest = [n for n in range(len(failed)) if failed[n] or recorded[n]][-MOST_SPANS:]
+    return sorted({*newest, len(failed) - 1})
 
 
-def _numbers(starts: Sequence[_Start]) -> Iterator[int]:
+def _begun(span: Span, start: _Start) -> Span:
+    return replace(span, began=start.event, began_ns=start.at_ns, restarts=start.restarts())
+
+
+def _events_of(kept: Sequence[int], seen: Iterable[tuple[Event, range]]) -> dict[int, list[Event]]:
+    """Of each span that is kept the events that it sees. `kept`: rising; `seen`: (event, the spans that see it)."""
+    inside: dict[int, list[Event]] = {n: [] for n in kept}
+    for event, of in seen:
+        for n in kept[bisect.bisect_left(kept, of.start) : bisect.bisect_left(kept, of.stop)]:
+            inside[n].append(event)
+    return inside
+
+
+def _lines_of_job(
+    events: Sequence[Event], of_job: AbstractSet[str], places: _Places
+) -> tuple[list[list[Event]], list[range | None]]:
+    """(For each span its lines of the job, for each event the spans that see it; None for a host's)."""
+    own: list[list[Event]] = [[] for _ in range(places.last + 1)]
+    belong: list[range | None] = []
+    for event in events:
+        if event.kind in FOR_ALL:
+            belong.append(range(len(own)))
+        elif event.evidence.source in of_job:
+            n = places.of_job(event)
+            own[n].append(event)
+            belong.append(range(n, n + 1))
+        else:
+            belong.append(None)
+    return own, belong
+
+
+def _last_ns(events: Iterable[Event]) -> int | None:
+    return max((e.time_ns for e in events if e.time_ns is not None), default=None)
+
+
+def _first_step(events: Iterable[Event]) -> int | None:
+    return min((e.time_ns for e in events if e.time_ns is not None and _step(e) is not None), default=None)
+
+
+def _attempts(starts: Sequence[_Start]) -> Iterator[int]:
     """Which start of its run each is, the first line of the pile included."""
     attempt = next((s.attempt - 1 for s in starts if s.attempt), 0)
     yield attempt
@@ -193,15 +228,20 @@ def _starts(events: Sequence[Event]) -> list[_Start]:
             found.append(_Start(begun, begun.time_ns, {}, run=True))
     if not any(s.run for s in found):
         found += _numbered(events, {s.attempt for s in found})
-    times = [s.at_ns for s in found if s.at_ns is not None]
-    if len(times) == len(found):
-        found.sort(key=lambda s: s.at_ns or 0)
-    elif all(s.attempt is not None for s in found):
-        found.sort(key=lambda s: s.attempt or 0)
+    found = _in_order(found)
     for before, start in pairwise(found):  # a launcher that counts from 0 again was itself started anew
         if start.attempt == 1 and before.attempt is None:
             before.run = True
     return found
+
+
+def _in_order(starts: list[_Start]) -> list[_Start]:
+    """By their times if all have one, else by their numbers if all have those, else as they came."""
+    if all(s.at_ns is not None for s in starts):
+        return sorted(starts, key=lambda s: s.at_ns or 0)
+    if all(s.attempt is not None for s in starts):
+        return sorted(starts, key=lambda s: s.attempt or 0)
+    return starts
 
 
 def _numbered(events: Sequence[Event], known: Collection[int | None]) -> Iterator[_Start]:
@@ -222,47 +262,6 @@ def _timed(event: Event) -> bool:
     return event.time_ns is not None and event.time_basis != "neighbour"
 
 
-@dataclass(slots=True)
-class _Climb:
-    """The steps of one writer."""
-
-    highest: int
-    ahead: int = 1
-    """Of the one before it. A writer whose lines are still to come may tell every step, and be so much further."""
-    newest_ns: int | None = None
-    """The latest time that one of them states."""
-
-    def add(self, step: int, stated_ns: int | None) -> None:
-        if step > self.highest:
-            self.ahead, self.highest = step - self.highest, step
-        if stated_ns is not None:
-            self.newest_ns = max(stated_ns, self.newest_ns or stated_ns)
-
-
-@dataclass(slots=True)
-class _Back:
-    """Steps of a writer that lie behind its highest, after the end of a process: of a new start, or lines come late."""
-
-    first: Event
-    climbed: _Climb
-    """Before them."""
-    step: int
-    """The highest of those that rise."""
-    since_ns: int | None = None
-    """From when on they have risen, by the times they state."""
-
-    def goes_on(self, step: int, stated_ns: int | None, slack: int) -> bool:
-        """Do they pass the old ones, or rise for a while after them?"""
-        old = self.climbed
-        at = stated_ns if stated_ns is not None and stated_ns > (old.newest_ns or 0) else None
-        rises = step > self.step
-        if at is None or self.since_ns is None or step < self.step - slack:
-            self.since_ns, self.step = at, step
-        self.step = max(self.step, step)
-        lasts = at is not None and self.since_ns is not None and at - self.since_ns >= SETTLED_S * SECOND
-        return step > old.highest + old.ahead or (lasts and rises)
-
-
 class _Since:
     """What has been seen since the last start."""
 
@@ -270,9 +269,9 @@ class _Since:
         self.began: set[object] = set()
         """Who wrote lines of a start: a rank, or a launcher's file."""
         self.pids: set[tuple[object, int]] = set()
-        self.steps: dict[tuple[str, int | None], _Climb] = {}
+        self.steps: dict[tuple[str, int | None], Climb] = {}
         """By (file, rank)."""
-        self.back: dict[tuple[str, int | None], _Back] = {}
+        self.back: dict[tuple[str, int | None], Back] = {}
         """The same, where they may be of a new start."""
         self.begun: Event | None = None
         """The last line of a start."""
@@ -290,56 +289,82 @@ def _who(event: Event) -> object:
 
 
 def _told(events: Sequence[Event]) -> list[_Start]:
-    """Starts that lines tell of: a launcher's word, a process that begins again, steps that begin again after an end.
-
-    A launcher's word counts once for all the nodes that repeat it.
-    """
-    found: list[_Start] = []
-    by_attempt: dict[int, _Start] = {}
-    since = _Since()
+    """Starts that lines tell of: a launcher's word, a process that begins again, steps that do so after an end."""
     widest = max((n for e in events if e.kind == "nccl-init" and (n := number(e, "nranks"))), default=None)
+    reader = _Reader(widest)
     for event in events:
-        source, line = event.evidence.source, event.evidence.line
+        reader.read(event)
+    return reader.found
+
+
+class _Reader:
+    """Finds starts in the lines of a job, which it reads in their order."""
+
+    def __init__(self, widest: int | None) -> None:
+        """`widest`: the size of the widest communicator."""
+        self.found: list[_Start] = []
+        self._widest = widest
+        self._by_attempt: dict[int, _Start] = {}
+        self._since = _Since()
+
+    def read(self, event: Event) -> None:
         if event.kind == "restart":
-            tried = (event.attempt or 0) + 1
-            start = by_attempt.get(tried)
-            if start is not None and source not in start.lines:  # another node's word on the same start
-                if event.time_ns is not None and start is found[-1] and not since.worked:
-                    start.at_ns = max(event.time_ns, start.at_ns or event.time_ns)
-            else:
-                if start is not None:
-                    by_attempt.clear()  # it counts from the beginning again
-                start = by_attempt[tried] = _Start(event, event.time_ns, {}, tried)
-                found.append(start)
-                since = _Since()
-            if line is not None:
-                start.lines[source] = line + 1
+            self._read_restart(event)
         elif event.kind in STARTS:
-            if event.kind == "nccl-init" and number(event, "nranks") != widest:
-                continue  # a group of its own: also made in the midst of work
-            if found and not since.worked and event.time_ns is not None:
-                found[-1].at_ns = max(event.time_ns, found[-1].at_ns or event.time_ns)
-            elif _begins_again(event, since):
-                found.append(_again(event, since.gave_up))
-                since = _Since()
-            since.began.add(_who(event))
-            since.begun = event
-            since.worked = True
-            if event.pid is not None:
-                since.pids.add((event.host, event.pid))
+            self._read_begin(event)
         elif (step := _step(event)) is not None:
-            if (first := _steps_again(event, step, since)) is not None:
-                found.append(_again(first, since.ended))
-                since = _Since()
-            stated = event.time_ns if event.time_basis == "stamp" else None
-            since.steps.setdefault((source, event.rank), _Climb(step)).add(step, stated)
-            since.worked = True
+            self._read_step(event, step)
         elif (event.kind in GAVE_UP and event.role != "context") or event.kind == "slurm-cancel":
-            since.gave_up = event
-            since.ended = event if event.kind in ENDED else since.ended
-        if since.back and fails(event):
-            since.back.clear()
-    return found
+            self._since.gave_up = event
+            if event.kind in ENDED:
+                self._since.ended = event
+        if self._since.back and fails(event):
+            self._since.back.clear()
+
+    def _begin_anew(self, start: _Start) -> None:
+        self.found.append(start)
+        self._since = _Since()
+
+    def _read_restart(self, event: Event) -> None:
+        """A launcher's word, which counts once for all the nodes that repeat it."""
+        source, line, attempt = event.evidence.source, event.evidence.line, (event.attempt or 0) + 1
+        start = self._by_attempt.get(attempt)
+        if start is not None and source not in start.lines:  # another node's word on the same start
+            if event.time_ns is not None and start is self.found[-1] and not self._since.worked:
+                start.not_before(event.time_ns)
+        else:
+            if start is not None:
+                self._by_attempt.clear()  # it counts from the beginning again
+            start = self._by_attempt[attempt] = _Start(event, event.time_ns, {}, attempt)
+            self._begin_anew(start)
+        if line is not None:
+            start.lines[source] = line + 1
+
+    def _read_begin(self, event: Event) -> None:
+        """A process begins: of a start that a launcher told of, or by itself of a new one."""
+        if event.kind == "nccl-init" and number(event, "nranks") != self._widest:
+            return  # a group of its own: also made in the midst of work
+        if self.found and not self._since.worked and event.time_ns is not None:
+            self.found[-1].not_before(event.time_ns)
+        elif _begins_again(event, self._since):
+            self._begin_anew(_again(event, self._since.gave_up))
+        self._since.began.add(_who(event))
+        self._since.begun = event
+        self._since.worked = True
+        if event.pid is not None:
+            self._since.pids.add((event.host, event.pid))
+
+    def _read_step(self, event: Event, step: int) -> None:
+        if (first := _steps_again(event, step, self._since)) is not None:
+            self._begin_anew(_again(first, self._since.ended))
+        writer = (event.evidence.source, event.rank)
+        self._since.steps.setdefault(writer, Climb(step)).add(step, _stated_ns(event))
+        self._since.worked = True
+
+
+def _stated_ns(event: Event) -> int | None:
+    """The time that the line itself states."""
+    return event.time_ns if event.time_basis == "stamp" else None
 
 
 def _steps_again(event: Event, step: int, since: _Since) -> Event | None:
@@ -352,13 +377,13 @@ def _steps_again(event: Event, step: int, since: _Since) -> Event | None:
     climbed, ended = since.steps.get(writer), since.ended
     if climbed is None or ended is None or not _later(event, ended):
         return None
-    stated = event.time_ns if event.time_basis == "stamp" else None
+    stated = _stated_ns(event)
     if (back := since.back.get(writer)) is not None:
         return next(iter(since.back.values())).first if back.goes_on(step, stated, slack) else None
     if step < climbed.highest - slack:
         if since.begun is not None and _later(since.begun, ended):
             return event
-        back = since.back[writer] = _Back(event, replace(climbed), step)
+        back = since.back[writer] = Back(event, replace(climbed), step)
         back.goes_on(step, stated, slack)
     return None
 
@@ -390,33 +415,46 @@ def _apart(events: Sequence[Event]) -> Iterator[tuple[int, int, Event]]:
 
     Gaps count within one clock only: between two, hours can be zones that nobody wrote down.
     """
+    detected = [e for e in events if e.kind in DETECTED and e.time_ns is not None]
+    gaps = _gaps(detected)
+    clock = max(gaps, key=lambda c: (gaps[c][-1][1], gaps[c][-1][0]), default=None)
+    if clock not in gaps:
+        return
+    work = _work(events)
+    times = [e.time_ns or 0 for e in work]
+    for old, new in gaps[clock]:
+        at = bisect.bisect_right(times, old)
+        if at < len(work) and times[at] < new:
+            yield old, new, work[at]
+        elif new - old >= ALONE_S * SECOND:
+            begun = _since_when([e for e in detected if e.clock == clock and e.time_ns == new], new)
+            if begun.time_ns is not None and begun.time_ns > old:
+                yield old, new, begun
+
+
+def _work(events: Iterable[Event]) -> list[Event]:
+    """The lines that show a job at work, by time."""
+    work = [e for e in events if e.time_ns is not None and (e.kind in STARTS or _step(e) is not None)]
+    return sorted(work, key=lambda e: e.time_ns or 0)
+
+
+def _since_when(failed: Sequence[Event], at_ns: int) -> Event:
+    """The first of these failures, which were told at one moment, at the time since when the longest of them waited."""
+    waited_ms = max(number(e, "waited_ms") or 0 for e in failed)
+    return replace(failed[0], time_ns=at_ns - waited_ms * 1_000_000)
+
+
+def _gaps(detected: Iterable[Event]) -> dict[str | None, list[tuple[int, int]]]:
+    """Clock → (last failure before, first behind) of each of its gaps, in order; clocks without a gap are left out."""
     by_clock: dict[str | None, list[int]] = defaultdict(list)
-    for event in events:
-        if event.kind in DETECTED and event.time_ns is not None and is_dated(event.time_ns):
+    for event in detected:
+        if event.time_ns is not None and is_dated(event.time_ns):
             by_clock[event.clock].append(event.time_ns)
     gaps = {
         clock: [(old, new) for old, new in pairwise(sorted(times)) if new - old > APART_S * SECOND]
         for clock, times in by_clock.items()
     }
-    clock = max((c for c in gaps if gaps[c]), key=lambda c: (gaps[c][-1][1], gaps[c][-1][0]), default=None)
-    if not gaps.get(clock):
-        return
-    work = [e for e in events if e.time_ns is not None and (e.kind in STARTS or _step(e) is not None)]
-    work.sort(key=lambda e: e.time_ns or 0)
-    times = [e.time_ns or 0 for e in work]
-    first: dict[int, Event] = {}
-    waited: dict[int, int] = {}
-    for event in events:
-        if event.time_ns is not None and event.kind in DETECTED and event.clock == clock:
-            first.setdefault(event.time_ns, event)
-            waited[event.time_ns] = max(number(event, "waited_ms") or 0, waited.get(event.time_ns, 0))
-    for old, new in gaps[clock]:
-        at = bisect.bisect_right(times, old)
-        begun = new - waited[new] * 1_000_000
-        if at < len(work) and times[at] < new:
-            yield old, new, work[at]
-        elif new - old >= ALONE_S * SECOND and begun > old:
-            yield old, new, replace(first[new], time_ns=begun)
+    return {clock: found for clock, found in gaps.items() if found}
 
 
 class _Places:
@@ -426,22 +464,10 @@ class _Places:
         self.last = len(starts)
         self.aligned = aligned
         self.timed = next((s.event for s in starts if s.at_ns is not None), None)
-        self.times: list[int] = []
-        for start in starts:  # a start without a time is as late as the one before it
-            self.times.append(max(start.at_ns or 0, self.times[-1] if self.times else 0))
-        self.dated = bool(self.times) and any(is_dated(t) for t in self.times)
-        self.marks: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        for n, start in enumerate(starts, 1):
-            for source, line in start.lines.items():
-                self.marks[source].append((line, n))
-        for marks in self.marks.values():
-            marks.sort()
-        self.of_attempt: dict[int, int] = {}
-        if not any(s.run for s in starts):
-            for n, start in enumerate(starts, 1):
-                if start.attempt is not None:
-                    self.of_attempt.setdefault(start.attempt, n)
-                    self.of_attempt.setdefault(start.attempt - 1, n - 1)
+        self.times = _times(starts)
+        self.dated = any(is_dated(t) for t in self.times)
+        self.marks = _marks(starts)
+        self.of_attempt = _spans_of_attempts(starts)
         self.before: dict[str, int] = {}
         """File → the span of the line before; at first that of its first line with a time."""
         for event in aligned.events:
@@ -452,22 +478,25 @@ class _Places:
         return bisect.bisect_right(self.times, time_ns)
 
     def of_job(self, event: Event) -> int:
-        source, line = event.evidence.source, event.evidence.line
-        low, high = 0, self.last
-        marks = self.marks.get(source, [])
-        if line is not None and marks:
-            at = bisect.bisect_right(marks, (line, self.last))
-            low = marks[at - 1][1] if at else 0
-            high = marks[at][1] - 1 if at < len(marks) else self.last
+        source = event.evidence.source
         if event.attempt is not None and event.attempt in self.of_attempt:
             found = self.of_attempt[event.attempt]
         elif event.time_ns is not None:
             found = self._at(event.time_ns)
         else:
             found = self.before.get(source, self.last)
+        low, high = self._between_marks(source, event.evidence.line)
         found = min(max(found, low), high)
         self.before[source] = found
         return found
+
+    def _between_marks(self, source: str, line: int | None) -> tuple[int, int]:
+        """The first and the last span that this line can be of, by the starts that its own file shows."""
+        marks = self.marks.get(source, ())
+        if line is None or not marks:
+            return 0, self.last
+        at = bisect.bisect_right(marks, (line, self.last))
+        return marks[at - 1][1] if at else 0, marks[at][1] - 1 if at < len(marks) else self.last
 
     def of_host(self, event: Event, hosts_own: bool, ends: Sequence[int | None]) -> range:
         """`ends`: the last line of the job in each span."""
@@ -493,142 +522,33 @@ class _Places:
         return self._at(newest) if newest and self.dated else self.last
 
 
-def places(own: Sequence[Identities], whole: Identities) -> list[Identities]:
-    """The table of each span, with what only the whole pile tells of ranks that stayed where they were.
-
-    Launchers may give a rank to another node at each start; process numbers are new at each.
-    """
-    at: dict[int, list[str]] = defaultdict(list)
-    for known in own:
-        for rank, place in known.ranks.items():
-            if place.host:
-                at[rank].append(place.host)
-    stayed = {r for r in whole.ranks if all(same_host(a, b) for a, b in pairwise(at[r]))}
-    made = []
-    for known in own:
-        ranks = dict(known.ranks)
-        for rank in sorted(stayed):
-            mine, other = ranks.get(rank, Place()), whole.ranks[rank]
-            host = mine.host or other.host
-            if same_host(host, other.host):
-                local = mine.local_rank if mine.local_rank is not None else other.local_rank
-                ranks[rank] = Place(host, local, mine.pid, mine.gpu or other.gpu)
-        size = known.world_size or whole.world_size
-        made.append(replace(known, ranks=ranks, world_size=size, gpus=whole.gpus))
-    return made
+def _times(starts: Iterable[_Start]) -> list[int]:
+    """When each began; one without a time is as late as the one before it."""
+    times: list[int] = []
+    for start in starts:
+        times.append(max(start.at_ns or 0, times[-1] if times else 0))
+    return times
 
 
-def left_out(spans: Sequence[Span]) -> list[Problem]:
-    """A word on the starts that make no incident, but for one behind an incident, which `together` tells of."""
-    said = []
-    old = [s for s in spans if s.failed and not s.kept]
-    if old:
-        says = say_many(
-            "{n} earlier failure of the job was left out: the analysis is about the newest {most}. `--until` takes you "
-            "back to it.",
-            "{n} earlier failures of the job were left out: the analysis is about the newest {most}. `--until` takes "
-            "you back to them.",
-            len(old),
-            n=len(old),
-            most=MOST_SPANS,
-        )
-        said.append(Problem(says=says))
-    ran_on = spans[-1] if any(s.failed for s in spans) else None
-    for span in [s for s in spans if not s.failed and s.began is not None and s is not ran_on][-MOST_SPANS:]:
-        when = say(", at {time},", time=moment(span.began_ns)) if span.began_ns is not None else ""
-        says = say("A start of the job{when} shows no failure: it is no incident.", when=when)
-        said.append(Problem(says=says, source=span.began.evidence.source if span.began else None))
-    return said
+def _marks(starts: Iterable[_Start]) -> Mapping[str, Sequence[tuple[int, int]]]:
+    """File → (its first line of a span, the span), in order."""
+    marks: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for n, start in enumerate(starts, 1):
+        for source, line in start.lines.items():
+            marks[source].append((line, n))
+    return {source: sorted(inside) for source, inside in marks.items()}
 
 
-def cost(incident: Incident, span: Span, after: Span | None) -> Incident:
-    """The incident with what a new start costs: the time until the job made a step again, and the work since the last.
-
-    `after`: the span behind it. An attempt that saved no checkpoint of its own lost all that it did, and waits for what
-    broke before it began from its own beginning.
-    """
-    known: dict[str, float | None] = dict.fromkeys(("lost_work_s", "detection_s", "restart_s", "gpu_hours"))
-    known |= incident.cost or {}
-    onset, detected = incident.onset_ns, incident.detected_ns
-    if after is not None and after.attempt != 0 and after.began is not None:
-        ended = incident.ended_ns if incident.ended_ns is not None else detected
-        ended = after.began.time_ns if after.began.kind == "restart" else ended
-        known["restart_s"] = _between(ended, after.stepped_ns)
-    if known["lost_work_s"] is None and span.attempt:
-        known["lost_work_s"] = _between(span.stepped_ns, onset if onset is not None else detected)
-    if (waited := known["detection_s"]) and (own := _between(span.began_ns, detected)) is not None and own < waited:
-        hours = known["gpu_hours"]
-        known |= {"detection_s": own, "gpu_hours": None if hours is None else round(hours * own / waited, 2)}
-    return replace(incident, cost=known) if any(v is not None for v in known.values()) else incident
-
-
-def _first_step(events: Iterable[Event]) -> int | None:
-    return min((e.time_ns for e in events if e.time_ns is not None and _step(e) is not None), default=None)
-
-
-def _between(old: int | None, new: int | None) -> float | None:
-    """Seconds, where both are known and in order."""
-    if old is None or new is None or new < old or is_dated(old) != is_dated(new):
-        return None
-    return (new - old) / SECOND
-
-
-def together(incidents: Sequence[Incident], spans: Sequence[Span], end: Span) -> list[Incident]:
-    """The incidents, the last one with a word on the others and on what came after it.
-
-    Was it one cause each time, is no start left, did the job run on? `incidents` and `spans` belong together, one by
-    one; `end` is the last span, failed or not.
-    """
-    made = list(incidents)
-    if not made:
-        return made
-    first = len(made) - 1
-    while first and spans[first].attempt != 0:
-        first -= 1
-    mine, last = made[first:], spans[-1]
-    alike = {_named(i) for i in mine}
-    one = len(alike) == 1 and None not in alike
-    says: list[str] = []
-    if last.restarts is not None and last.restarts[0] == 0:
-        of = last.restarts[1]
-        says.append(say_many("The one restart was used up.", "All {n} restarts were used up.", of, n=of))
-    if len(mine) > 1 and one:
-        says.append(
-            say(
-                "The job failed {n} times, each time for the same cause: what broke it stays until it is mended.",
-                n=len(mine),
-            )
-        )
-    elif len(mine) > 1 and alike == {None}:
-        says.append(say("The job failed {n} times; the logs do not tell why.", n=len(mine)))
-    elif len(mine) > 1:
-        says.append(say("The job failed {n} times, and not each time for the same cause.", n=len(mine)))
-    if not end.failed:
-        when = say(", at {time},", time=moment(end.began_ns)) if end.began_ns is not None else ""
-        says.append(say("Its last start{when} shows no failure.", when=when))
-    if says:
-        row: dict[str, Any] = {"cause": mine[-1].verdict.cause if one else "undetermined", "kind": "restarts"}
-        shown = last.began if end.failed else end.began
-        place = shown.evidence if shown is not None else None
-        row |= {"says": joined(says, " "), "source": place and place.source, "line": place and place.line}
-        made[-1] = replace(made[-1], contributing=(*made[-1].contributing, row))
-    return made
-
-
-def _named(incident: Incident) -> object | None:
-    """What a verdict blames: the cause, and the cards, else the ranks and hosts; None if it names nothing."""
-    verdict = incident.verdict
-    if verdict.cause == "undetermined":
-        return None
-    cards = tuple(sorted(f"{g.host} {g.pci}" for g in verdict.gpus if g.pci))
-    raised = [e for f in verdict.evidence for e in f.events if e.kind == "python-exception"]
-    words = _words(raised[0]) if raised and verdict.cause == "python_exception" else ""
-    return verdict.cause, cards or (verdict.ranks, () if words else verdict.hosts), words
-
-
-def _words(event: Event) -> str:
-    """What an exception says, without figures, which differ from one time to the next."""
-    return re.sub(r"[\d.]+", "", f"{text(event, 'type')} {text(event, 'message')}")
+def _spans_of_attempts(starts: Sequence[_Start]) -> Mapping[int, int]:
+    """A launcher's number of a start → the span; none where several runs count each from 0."""
+    found: dict[int, int] = {}
+    if any(s.run for s in starts):
+        return found
+    for n, start in enumerate(starts, 1):
+        if start.attempt is not None:
+            found.setdefault(start.attempt, n)
+            found.setdefault(start.attempt - 1, n - 1)
+    return found
 
 
 def with_attempts(events: Sequence[Event]) -> list[Event]:
@@ -636,23 +556,26 @@ def with_attempts(events: Sequence[Event]) -> list[Event]:
 
     A file that tells of no restart is left alone. `restart` closes an attempt, `rendezvous` says which one begins.
     """
-    marks: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    begins = _begins_of_attempts(events)
+    out = []
+    for event in events:
+        line, told = event.evidence.line, begins.get(event.evidence.source)
+        if event.attempt is None and line is not None and told:
+            begun = [attempt for first, attempt in told if first <= line]
+            event = replace(event, attempt=begun[-1] if begun else max(told[0][1] - 1, 0))
+        out.append(event)
+    return out
+
+
+def _begins_of_attempts(events: Iterable[Event]) -> Mapping[str, Sequence[tuple[int, int]]]:
+    """File → (first line of an attempt, attempt), in order."""
+    begins: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for event in events:
         line = event.evidence.line
         if event.attempt is None or line is None:
             continue
         if event.kind == "rendezvous":
-            marks[event.evidence.source].append((line, event.attempt))
+            begins[event.evidence.source].append((line, event.attempt))
         elif event.kind == "restart":
-            marks[event.evidence.source].append((line + 1, event.attempt + 1))
-    for rows in marks.values():
-        rows.sort()
-    out = []
-    for event in events:
-        rows = marks.get(event.evidence.source, [])
-        line = event.evidence.line
-        if event.attempt is None and rows and line is not None:
-            begun = [attempt for start, attempt in rows if start <= line]
-            event = replace(event, attempt=begun[-1] if begun else max(rows[0][1] - 1, 0))
-        out.append(event)
-    return out
+            begins[event.evidence.source].append((line + 1, event.attempt + 1))
+    return {source: sorted(told) for source, told in begins.items()}

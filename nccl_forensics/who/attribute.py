@@ -53,8 +53,7 @@ class _Pile:
         local_rank = event.local_rank if event.local_rank is not None else file.local_rank
         rank = event.rank
         if rank is None and event.kind not in NOBODY:
-            hints = self._hints_at_rank(event, host, local_rank, file.rank)
-            rank = next((hint for hint in hints if hint is not None), None)
+            rank = self._likely_rank(event, host, local_rank, file.rank)
         if host is None and rank is not None and rank in self.known.ranks:
             host = self.known.ranks[rank].host
         if rank is None:
@@ -70,10 +69,15 @@ class _Pile:
             return replace(event, details={**event.details, "ranks": tasks})
         return event
 
-    def _hints_at_rank(
-        self, event: Event, host: str | None, local_rank: int | None, named: int | None
-    ) -> Iterator[int | None]:
-        """What tells the rank of a line that does not, the surest first. `named`: the rank that its file is about."""
+    def _likely_rank(self, event: Event, host: str | None, local_rank: int | None, named: int | None) -> int | None:
+        """The rank of a line that tells none, by the surest of all hints. `named`: the rank that its file is about."""
+        for hint in self._hints(event, host, local_rank, named):
+            if hint is not None:
+                return hint
+        return None
+
+    def _hints(self, event: Event, host: str | None, local_rank: int | None, named: int | None) -> Iterator[int | None]:
+        """By its local rank, its launcher's task, its file, its card, its process."""
         if local_rank is not None:
             yield self.local_ranks.rank(event, host, local_rank)
         if event.evidence.source in self.tasks_are_ranks:

@@ -208,7 +208,7 @@ def _parts(rows: Sequence[InputRow], events: Sequence[Event]) -> list[Part]:
         told[sets.top(event.evidence.source)].append(event)
     years = _years(lines)
     for top, part in parts.items():
-        part.worlds = {n for e in told[top] for key in WORLDS if (n := number(e, key)) is not None}
+        part.worlds = {n for e in told[top] if (n := number(e, "world_size")) is not None}
         worlds = part.worlds or _widest(told[top])
         for event in told[top]:
             source = event.evidence.source

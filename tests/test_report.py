@@ -18,7 +18,7 @@ import report_docs
 from report_docs import HOSTILE, at
 
 from nccl_forensics import catalog
-from nccl_forensics.show import pictures, ticket
+from nccl_forensics.show import pictures, ticket, wait_graph
 from nccl_forensics.show.page.words import kind_words
 from nccl_forensics.show.report import html, markdown
 from nccl_forensics.text import moments, phrases
@@ -409,7 +409,7 @@ def test_many_lanes_share_one_and_are_counted() -> None:
 
 
 def test_alike_waiters_share_a_node() -> None:
-    graph = pictures.graph((r, [3]) for r in range(8) if r != 3)
+    graph = wait_graph.graph((r, [3]) for r in range(8) if r != 3)
     assert graph
     assert [node.ranks for node in graph.nodes if node.sink] == [(3,)]
     assert len(graph.nodes) == 2
@@ -418,7 +418,7 @@ def test_alike_waiters_share_a_node() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 24])
 def test_a_circle_has_no_sink(count: int) -> None:
-    graph = pictures.graph((r, [(r + 1) % count]) for r in range(count))
+    graph = wait_graph.graph((r, [(r + 1) % count]) for r in range(count))
     assert graph
     assert graph.cycle
     assert len(graph.edges) == count
@@ -426,9 +426,9 @@ def test_a_circle_has_no_sink(count: int) -> None:
 
 
 def test_a_graph_that_nobody_could_read_is_not_drawn() -> None:
-    assert pictures.graph((r, [r + 1]) for r in range(100)) is None
-    assert pictures.graph((r, range(500)) for r in range(500, 1000)) is None
-    assert pictures.graph([]) is None
+    assert wait_graph.graph((r, [r + 1]) for r in range(100)) is None
+    assert wait_graph.graph((r, range(500)) for r in range(500, 1000)) is None
+    assert wait_graph.graph([]) is None
 
 
 def test_every_kind_of_event_has_a_name() -> None:

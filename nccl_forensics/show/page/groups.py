@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nccl_forensics.show import pictures
+from nccl_forensics.show import pictures, wait_graph
 from nccl_forensics.show.page.markup import below, prose
 from nccl_forensics.show.page.rows import GraphView
 from nccl_forensics.show.page.sentences import member_words
@@ -149,13 +149,13 @@ def edge_rows(waits: Sequence[Doc]) -> Iterator[tuple[str, str]]:
 
 def graph_view(waits: Sequence[Doc], culprits: set[int]) -> GraphView | None:
     """The drawing of it; None where it would be empty, or too full to read."""
-    picture = pictures.graph((w["waiter"], numbers_of(w.get("waited"))) for w in waits)
+    picture = wait_graph.graph((w["waiter"], numbers_of(w.get("waited"))) for w in waits)
     if picture is None:
         return None
     return GraphView(picture=picture, labels=tuple((_label(n), _look(n, culprits)) for n in picture.nodes))
 
 
-def _label(node: pictures.Node) -> str:
+def _label(node: wait_graph.Node) -> str:
     first = node.ranks[0]
     name = rank_name(first)
     if len(node.ranks) > 1:
@@ -165,7 +165,7 @@ def _label(node: pictures.Node) -> str:
     return name
 
 
-def _look(node: pictures.Node, culprits: set[int]) -> str:
+def _look(node: wait_graph.Node, culprits: set[int]) -> str:
     if culprits & set(node.ranks):
         return "culprit"
     return "sink" if node.sink else "waiting"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from nccl_forensics.show import pictures
+from nccl_forensics.show import pictures, wait_graph
 from nccl_forensics.show.page.tables import Table
 
 
@@ -106,7 +106,7 @@ class RanksView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphView:
-    picture: pictures.Graph
+    picture: wait_graph.Graph
     labels: tuple[tuple[str, str], ...]
 
 

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nccl_forensics import __version__
 from nccl_forensics.analysis import Analysis
-from nccl_forensics.model import Event, Evidence, Finding, Gpu, GroupState, Hypothesis, Incident, Rank, Verdict
+from nccl_forensics.model import (
+    Cleared,
+    ClockRow,
+    Event,
+    Evidence,
+    Finding,
+    Gpu,
+    GroupState,
+    Hypothesis,
+    Incident,
+    InputRow,
+    Rank,
+    Verdict,
+)
 from nccl_forensics.text.messages import say
 from nccl_forensics.text.moments import rfc3339
 from nccl_forensics.text.phrases import runs
@@ -25,75 +38,82 @@ def build(analysis: Analysis, *, command: str | None = None, timezone: str | Non
     """The document: plain dicts and lists, ready for json.dumps; the same input gives the same document."""
     events, dropped = _chosen(analysis)
     cited = {(e.source, e.line) for i in analysis.incidents for f in i.verdict.evidence for e in _places(f)}
-    problems = [{"says": p.says, "source": p.source} for p in analysis.problems]
-    if dropped:
-        problems.append(
-            {
-                "says": say(
-                    "{dropped} events of role context or consequence are not listed; `--events FILE` writes all "
-                    "of them",
-                    dropped=f"{dropped:,}",
-                ),
-                "source": None,
-            }
-        )
     listed, left_out = _listed(analysis.ranks)
-    if left_out:
-        problems.append(
-            {
-                "says": say(
-                    "{left_out} more ranks of which nothing is in the pile have no row of their own",
-                    left_out=f"{left_out['count']:,}",
-                ),
-                "source": None,
-            }
-        )
+    primary = analysis.primary if analysis.primary not in (None, 1) else None
     return {
         "schema": SCHEMA,
         "tool": {
             "name": "nccl-forensics",
             "version": __version__,
-            **({"command": command} if command else {}),
-            **({"timezone": timezone} if timezone else {}),
+            **_known(command=command or None, timezone=timezone or None),
         },
-        "inputs": [
-            {
-                "path": r.path,
-                "format": r.format,
-                "status": r.status,
-                "reason": r.reason,
-                "bytes": r.bytes,
-                "events": r.events,
-                "host": r.host,
-                "rank": r.rank,
-                "first_time": rfc3339(r.first_ns),
-                "last_time": rfc3339(r.last_ns),
-                **({"sha256": r.sha256} if r.sha256 else {}),
-            }
-            for r in analysis.rows
-        ],
+        "inputs": [_input(r) for r in analysis.rows],
         "hosts": [
             {"name": name, "gpus": [_gpu(g) for g in gpus]} for name, gpus in hosts_of(analysis.known, analysis.events)
         ],
         "ranks": [_rank(r) for r in listed],
-        **({"ranks_left_out": left_out} if left_out else {}),
-        "clocks": [
-            {
-                "clock": c.clock,
-                "host": c.host,
-                "offset_s": c.offset_s,
-                "uncertainty_s": c.uncertainty_s,
-                "basis": c.basis,
-                "note": c.note,
-                "compared": c.compared,
-            }
-            for c in analysis.clocks
-        ],
+        **_known(ranks_left_out=left_out),
+        "clocks": [_clock(c) for c in analysis.clocks],
         "events": [event(e, (e.evidence.source, e.evidence.line) in cited) for e in events],
         "incidents": [_incident(i, analysis.primary) for i in analysis.incidents],
-        **({"primary": analysis.primary} if analysis.primary not in (None, 1) else {}),
-        **({"rates": _rates(analysis.rates)} if analysis.rates else {}),
-        "problems": problems,
+        **_known(primary=primary, rates=_rates(analysis.rates) if analysis.rates else None),
+        "problems": [
+            *({"says": p.says, "source": p.source} for p in analysis.problems),
+            *_left_off(dropped, left_out),
+        ],
+    }
+
+
+def _known(**fields: object) -> dict[str, Any]:
+    """The contract's optional keys are left out where there is nothing to tell, never null."""
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _left_off(events: int, ranks: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """What the document does not list, as problems of it."""
+    if events:
+        yield {
+            "says": say(
+                "{dropped} events of role context or consequence are not listed; `--events FILE` writes all of them",
+                dropped=f"{events:,}",
+            ),
+            "source": None,
+        }
+    if ranks:
+        yield {
+            "says": say(
+                "{left_out} more ranks of which nothing is in the pile have no row of their own",
+                left_out=f"{ranks['count']:,}",
+            ),
+            "source": None,
+        }
+
+
+def _input(r: InputRow) -> dict[str, Any]:
+    return {
+        "path": r.path,
+        "format": r.format,
+        "status": r.status,
+        "reason": r.reason,
+        "bytes": r.bytes,
+        "events": r.events,
+        "host": r.host,
+        "rank": r.rank,
+        "first_time": rfc3339(r.first_ns),
+        "last_time": rfc3339(r.last_ns),
+        **_known(sha256=r.sha256 or None),
+    }
+
+
+def _clock(c: ClockRow) -> dict[str, Any]:
+    return {
+        "clock": c.clock,
+        "host": c.host,
+        "offset_s": c.offset_s,
+        "uncertainty_s": c.uncertainty_s,
+        "basis": c.basis,
+        "note": c.note,
+        "compared": c.compared,
     }
 
 
@@ -128,12 +148,12 @@ def _rates(r: Rates) -> dict[str, Any]:
     }
 
 
-def _listed(ranks: Sequence[Rank]) -> tuple[Sequence[Rank], dict[str, Any]]:
+def _listed(ranks: Sequence[Rank]) -> tuple[Sequence[Rank], dict[str, Any] | None]:
     """(ranks with a row of their own; how many silent ones have none, and which: first and last of each run)."""
     silent = [r.rank for r in ranks if r.state == "no-data" and r.host is None and r.gpu is None and r.pid is None]
     left = silent[MOST_SILENT:]
     if not left:
-        return ranks, {}
+        return ranks, None
     gone = set(left)
     ranges = [list(run) for run in runs(left)]
     return [r for r in ranks if r.rank not in gone], {"count": len(left), "state": "no-data", "ranges": ranges}
@@ -150,11 +170,13 @@ def _chosen(analysis: Analysis) -> tuple[Sequence[Event], int]:
 
 
 def event(e: Event, key: bool = False) -> dict[str, Any]:
-    """One row of the timeline."""
+    """One row of the timeline; `key`: it is cited."""
+    time = rfc3339(e.time_ns)
+    alarming = e.role in ("cause", "symptom") and e.severity in ("critical", "error")
     return {
-        "time": rfc3339(e.time_ns),
-        "time_uncertainty_s": _seconds(e.uncertainty_ns) if rfc3339(e.time_ns) else None,
-        "time_basis": e.time_basis if rfc3339(e.time_ns) else "none",
+        "time": time,
+        "time_uncertainty_s": _seconds(e.uncertainty_ns) if time else None,
+        "time_basis": e.time_basis if time else "none",
         "host": e.host,
         "rank": e.rank,
         "gpu_pci": e.gpu_pci,
@@ -165,10 +187,12 @@ def event(e: Event, key: bool = False) -> dict[str, Any]:
         "line": e.evidence.line,
         "text": e.evidence.text,
         "fields": {k: list(v) if isinstance(v, tuple) else v for k, v in e.details.items() if v is not None},
-        **({"cause": e.cause} if e.cause else {}),
-        **({"repeats": e.repeats} if e.repeats > 1 else {}),
-        **({"boot": e.boot} if e.boot is not None else {}),
-        **({"key": True} if key or (e.role in ("cause", "symptom") and e.severity in ("critical", "error")) else {}),
+        **_known(
+            cause=e.cause or None,
+            repeats=e.repeats if e.repeats > 1 else None,
+            boot=e.boot,
+            key=True if key or alarming else None,
+        ),
     }
 
 
@@ -184,7 +208,7 @@ def _gpu(g: Gpu) -> dict[str, Any]:
         "uuid": g.uuid,
         "serial": g.serial,
         "model": g.model,
-        **({"details": {k: list(v) if isinstance(v, tuple) else v for k, v in g.details.items()}} if g.details else {}),
+        **_known(details={k: list(v) if isinstance(v, tuple) else v for k, v in g.details.items()} or None),
     }
 
 
@@ -201,7 +225,7 @@ def _rank(r: Rank) -> dict[str, Any]:
         "last_started": r.last_started,
         "last_completed": r.last_completed,
         "exit": r.exit,
-        **({"note": r.note} if r.note else {}),
+        **_known(note=r.note or None),
     }
 
 
@@ -289,20 +313,22 @@ def _verdict(v: Verdict) -> dict[str, Any]:
         "alternatives": [_alternative(h, why) for h, why in v.alternatives],
         "missing_evidence": list(v.missing_evidence),
         "actions": [{"do": a.do, "because": a.because, "command": a.command} for a in v.actions],
-        "cleared": [
-            {
-                "who": c.who,
-                "why": c.why,
-                "rank": c.rank,
-                **({"ranks": list(c.ranks)} if len(c.ranks) > 1 else {}),
-                "gpu_pci": c.gpu_pci,
-                "source": c.evidence.source if c.evidence else None,
-                "line": c.evidence.line if c.evidence else None,
-                "text": c.evidence.text if c.evidence else None,
-            }
-            for c in v.cleared
-        ],
+        "cleared": [_cleared(c) for c in v.cleared],
         "cannot_exclude": list(v.cannot_exclude),
+    }
+
+
+def _cleared(c: Cleared) -> dict[str, Any]:
+    place = c.evidence
+    return {
+        "who": c.who,
+        "why": c.why,
+        "rank": c.rank,
+        **_known(ranks=list(c.ranks) if len(c.ranks) > 1 else None),
+        "gpu_pci": c.gpu_pci,
+        "source": place.source if place else None,
+        "line": place.line if place else None,
+        "text": place.text if place else None,
     }
 
 
@@ -319,7 +345,7 @@ def _alternative(h: Hypothesis, why: str) -> dict[str, Any]:
 
 def _incident(i: Incident, primary: int | None) -> dict[str, Any]:
     """Its own ranks, where those of the document are another one's, or those of one start of several."""
-    ranks, left_out = _listed(i.ranks) if i.id != primary or i.id > 1 else ((), {})
+    ranks, left_out = _listed(i.ranks) if i.id != primary or i.id > 1 else ((), None)
     contributing: list[Mapping[str, object]] = list(i.contributing)
     return {
         "id": i.id,
@@ -331,13 +357,12 @@ def _incident(i: Incident, primary: int | None) -> dict[str, Any]:
         "verdict": _verdict(i.verdict),
         "contributing": contributing,
         "cost": dict(i.cost) if i.cost is not None else None,
-        **({"job": i.job} if i.job is not None else {}),
-        **({"attempt": i.attempt} if i.attempt is not None else {}),
+        **_known(job=i.job, attempt=i.attempt),
         "groups": [_group(g) for g in i.groups[:64]],
         "waits": [
             {"waiter": w.waiter, "waited": list(w.waited)[:64], "why": w.why, "group": w.group, "seq": w.seq}
             for w in i.waits[:2000]
         ],
         "ranks": [_rank(r) for r in ranks],
-        **({"ranks_left_out": left_out} if left_out else {}),
+        **_known(ranks_left_out=left_out),
     }

@@ -38,18 +38,23 @@ def check(path: Path, inputs: Iterable[str | Path]) -> None:
     What an earlier run wrote into a folder that is given again is no input and may be written over.
     """
     folder = path.parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK) or path.is_dir():
-        why = "it is a folder" if path.is_dir() else f"there is no folder {folder} that you may write to"
-        raise InputError(f"{path} can't be written: {why}. {ELSEWHERE}")
+    if path.is_dir():
+        raise InputError(f"{path} can't be written: it is a folder. {ELSEWHERE}")
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{path} can't be written: there is no folder {folder} that you may write to. {ELSEWHERE}")
     if not path.exists() or _is_special(path):
         return
     for one in map(Path, inputs):
         with contextlib.suppress(OSError):
-            is_it = os.path.samestat(path.stat(), os.fstat(0) if str(one) == "-" else one.stat())
-            inside = one.is_dir() and one.resolve() in path.resolve().parents and not _is_own(path)
-            if is_it or inside:
-                what = "it is an input" if is_it else f"it is a file of the input {one}"
-                raise InputError(f"{path} is not written over: {what}. {ELSEWHERE}")
+            if _is_same(path, one):
+                raise InputError(f"{path} is not written over: it is an input. {ELSEWHERE}")
+            if one.is_dir() and one.resolve() in path.resolve().parents and not _is_own(path):
+                raise InputError(f"{path} is not written over: it is a file of the input {one}. {ELSEWHERE}")
+
+
+def _is_same(path: Path, given: Path) -> bool:
+    """Is `given` that file, or standard input that reads from it?"""
+    return os.path.samestat(path.stat(), os.fstat(0) if str(given) == "-" else given.stat())
 
 
 ELSEWHERE = "Name another place with -o, --json, --markdown, --events or --perfetto."

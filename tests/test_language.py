@@ -64,6 +64,16 @@ def test_no_word_has_two_translations() -> None:
     assert {pair[0] for pair in _wanted() if isinstance(pair, tuple)} & _wanted() == set()
 
 
+def test_every_noun_that_the_page_counts_is_translated() -> None:
+    """A noun that phrases.NOUNS does not have would be said in English in all languages."""
+    templates = "".join(p.read_text(encoding="utf-8") for p in sorted((HERE / "templates").glob("*.j2")))
+    code = "".join(p.read_text(encoding="utf-8") for p in sorted((HERE / "nccl_forensics" / "show").rglob("page/*.py")))
+    used = set(re.findall(r'(?:plural\(|(?:more|below)\([^(),]*, )"([a-z A-Z]+)"[,)]', templates))
+    used |= set(re.findall(r"(?:count_words|noun)\(.+?, [\"']([a-z A-Z]+)[\"']\)", code))
+    assert {"GPU", "key event", "known rank", "suspect"} <= used
+    assert used <= phrases.NOUNS.keys()
+
+
 @cache
 def _sample(name: str) -> dict[str, Any]:
     inputs, options = bundle(HERE / "samples" / name)

@@ -16,6 +16,7 @@ from short_form import BASE_NS, SECOND, cases, events, load, recorded, rows
 
 from nccl_forensics.model import Event, GroupState, RankCounters, Reconstruction
 from nccl_forensics.waits import watchdogs
+from nccl_forensics.waits.merge import merge
 from nccl_forensics.when import align
 from nccl_forensics.who.roster import likely_world
 from nccl_forensics.who.table import identify
@@ -93,7 +94,7 @@ def test_dumps_stand_before_lines() -> None:
     lines = reconstructed(case, events(case))
     stuck = {"seq": 42, "members": [0, 1, 2, 3]}
     dumps = recorded({"suspects": [{"ranks": [2], "cause": "gpu_stall", "weight": 3.0, "group": stuck}]})
-    both = watchdogs.merge(dumps, lines)
+    both = merge(dumps, lines)
     assert [(s.ranks, s.cause) for s in both.suspects] == [((2,), "gpu_stall")]
     assert both.groups == dumps.groups
     assert 2 not in {rank for rank, _ in both.cleared}
@@ -103,7 +104,7 @@ def test_dumps_stand_before_lines() -> None:
 def test_healthy_dumps_do_not_hide_a_timeout_in_the_log() -> None:
     case = load(next(p for p in CASES if p.stem == "one-is-missing"))
     lines = reconstructed(case, events(case))
-    both = watchdogs.merge(Reconstruction(healthy=True, counters=(RankCounters(rank=0),)), lines)
+    both = merge(Reconstruction(healthy=True, counters=(RankCounters(rank=0),)), lines)
     assert not both.healthy
     assert both.suspects == lines.suspects
 
@@ -111,7 +112,7 @@ def test_healthy_dumps_do_not_hide_a_timeout_in_the_log() -> None:
 def test_without_dumps_the_lines_stand_alone() -> None:
     case = load(next(p for p in CASES if p.stem == "one-is-missing"))
     lines = reconstructed(case, events(case))
-    assert watchdogs.merge(Reconstruction(), lines) == lines
+    assert merge(Reconstruction(), lines) == lines
 
 
 @pytest.mark.parametrize(

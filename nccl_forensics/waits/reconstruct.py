@@ -8,6 +8,7 @@ from typing import Any
 from nccl_forensics.model import Event, Reconstruction
 from nccl_forensics.recorder.timed import Timed
 from nccl_forensics.waits import inspector, watchdogs
+from nccl_forensics.waits.merge import merge
 from nccl_forensics.who.identities import Identities
 
 
@@ -24,5 +25,5 @@ def from_all(
     recorded: Reconstruction, events: Sequence[Event], timed: Iterable[Timed], known: Identities
 ) -> Reconstruction:
     """`recorded`, what dumps told, with what the logs' watchdogs say and who came last in Inspector's files."""
-    told = watchdogs.merge(recorded, watchdogs.reconstruct(events, known))
+    told = merge(recorded, watchdogs.reconstruct(events, known))
     return inspector.with_lateness(told, timed, known)

@@ -13,7 +13,7 @@ from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say, say_many
 from nccl_forensics.verdict.case import Case, listed
 from nccl_forensics.verdict.rules import rule
-from nccl_forensics.waits.watchdogs import DEFAULT, OUTLIERS, reporter
+from nccl_forensics.waits.reports import DEFAULT, OUTLIERS, reporter
 from nccl_forensics.who.layout import shape
 
 

@@ -55,29 +55,32 @@ def chronic(members: Mapping[int, Spans], *, floor_ns: int = FLOOR_NS) -> Late |
 
     `floor_ns`: less is the noise of these spans.
     """
-    if len(members) < 3:
-        return None
     ranks = sorted(members)
-    common: set[int] | None = None
-    for one in members.values():
-        here = set(one.seq.tolist())
-        common = here if common is None else common & here
-    seqs = np.array(sorted(common or ()), np.int64)
+    seqs = _held_by_all(members) if len(ranks) > 2 else np.zeros(0, np.int64)
     if len(seqs) < FEWEST:
         return None
-    places = [np.searchsorted(members[r].seq, seqs) for r in ranks]
-    ended = np.stack([members[r].completed_ns[p] for r, p in zip(ranks, places, strict=True)])
+    rows = [np.searchsorted(members[r].seq, seqs) for r in ranks]
+    ended = _columns([members[r].completed_ns for r in ranks], rows)
     for side in ("cpu", "gpu"):
-        columns = [members[r].created_ns if side == "cpu" else members[r].started_ns for r in ranks]
-        began = np.stack([c[p] for c, p in zip(columns, places, strict=True)])
+        began = _columns([members[r].created_ns if side == "cpu" else members[r].started_ns for r in ranks], rows)
         if not (began > 0).all():
             return None
         found = _last(ranks, seqs, ended - began, floor_ns)
         if found is not None:
-            rank, first, count, by = found
-            row = int(places[ranks.index(rank)][first])
-            return Late(rank, int(seqs[first]), int(members[rank].created_ns[row]), count, by, side)
+            rank, first, count, by_ns = found
+            row = int(rows[ranks.index(rank)][first])
+            return Late(rank, int(seqs[first]), int(members[rank].created_ns[row]), count, by_ns, side)
     return None
+
+
+def _held_by_all(members: Mapping[int, Spans]) -> Ints:
+    """Sequence numbers of the collectives that all members hold, rising."""
+    return np.array(sorted(set.intersection(*(set(x.seq.tolist()) for x in members.values()))), np.int64)
+
+
+def _columns(several: Sequence[Ints], rows: Sequence[NDArray[np.intp]]) -> Ints:
+    """One row of the result for each member: its column at its own rows."""
+    return np.stack([column[own] for column, own in zip(several, rows, strict=True)])
 
 
 def _last(ranks: Sequence[int], seqs: Ints, waited: Ints, floor_ns: int) -> tuple[int, int, int, int] | None:

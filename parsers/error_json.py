@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from nccl_forensics.lines.plugins import Stream, file_parser
 from nccl_forensics.model import Detail, Event, Evidence, Problem, Stamp
 from nccl_forensics.text.visible import visible
 
-from .python_traceback import FRAME, FRAMES, LIBRARY, MESSAGE, classify
+from ._exceptions import classify
+from .python_traceback import FRAME, FRAMES, LIBRARY, MESSAGE, frame_of
 
 LARGEST = 4 << 20
 """Bytes that are read; real ones have a few thousand."""
@@ -31,67 +32,85 @@ def claims(head: bytes, name: str) -> bool:
     return start.startswith(b"{") and b'"message"' in start and (name.endswith("error.json") or b'"extraInfo"' in head)
 
 
-def _read(text: str) -> tuple[str, str, int | None, bool]:
-    """(message, call stack, unix seconds, whole?) also of a file that was cut."""
+class _Told(NamedTuple):
+    """What the file holds."""
+
+    message: str = ""
+    stack: str = ""
+    seconds: int | None = None
+    """Since 1970."""
+    whole: bool = True
+
+
+def _read(text: str) -> _Told:
+    """Also of a file that was cut."""
     try:
         data: Any = json.loads(text)
     except (ValueError, RecursionError):
-        found, stamp = TEXT.search(text), STAMP.search(text)
-        return (
-            (found[1] if found else ""),
-            text.replace("\\n", "\n").replace('\\"', '"'),
-            int(stamp[1]) if stamp else None,
-            False,
-        )
+        return _of_a_part(text)
     body = data.get("message") if isinstance(data, dict) else None
     if isinstance(body, str):
-        return body, "", None, True
+        return _Told(body)
     if not isinstance(body, dict):
-        return "", "", None, False
+        return _Told(whole=False)
     extra = body.get("extraInfo")
     extra = extra if isinstance(extra, dict) else {}
     stack, seconds = extra.get("py_callstack"), str(extra.get("timestamp") or "")
-    return (
+    return _Told(
         str(body.get("message") or ""),
         stack if isinstance(stack, str) else "",
         int(seconds) if re.fullmatch(r"\d{9,11}", seconds) else None,
-        True,
     )
+
+
+def _of_a_part(text: str) -> _Told:
+    found, stamp = TEXT.search(text), STAMP.search(text)
+    return _Told(
+        found[1] if found else "",
+        text.replace("\\n", "\n").replace('\\"', '"'),
+        int(stamp[1]) if stamp else None,
+        whole=False,
+    )
+
+
+def _kind_and_text(message: str) -> tuple[str, str]:
+    """Class and text of 'RuntimeError: ...'; where no class stands before it, it is an Exception."""
+    kind, colon, text = message.partition(": ")
+    return (kind, text) if colon and re.fullmatch(r"[\w.]{1,200}", kind) else ("Exception", message)
+
+
+def _frames(stack: str) -> dict[str, Detail]:
+    """`innermost`, in no library if there is such a frame, and the newest `frames`."""
+    found = list(FRAME.finditer(stack[-200_000:]))
+    frames = [frame_of(x) for x in found]
+    own = [frame for frame, x in zip(frames, found, strict=True) if not LIBRARY.search(x["file"])]
+    innermost = own[-1] if own else frames[-1] if frames else None
+    return {"innermost": innermost, "frames": tuple(frames[-FRAMES:])}
 
 
 @file_parser(title="torchrun error.json", claims=claims)
 def error_json(stream: Stream) -> Iterator[Event | Problem]:
-    raw = stream.stream.read(LARGEST)
-    message, stack, seconds, whole = _read(raw.decode("utf-8", "replace"))
-    if not whole:
+    told = _read(stream.stream.read(LARGEST).decode("utf-8", "replace"))
+    if not told.whole:
         yield Problem(says="error.json is cut or no JSON; what is left of it was used", source=stream.path)
-    if not message:
+    if not told.message:
         return
-    frames = [
-        (f"{(found['function'] or '?').strip()} {found['file']}:{found['line']}", found["file"])
-        for found in FRAME.finditer(stack[-200_000:])
-    ]
-    kind, colon, text = message.partition(": ")
-    if not colon or not re.fullmatch(r"[\w.]{1,200}", kind):
-        kind, text = "Exception", message
+    kind, text = _kind_and_text(told.message)
     role, cause, communication = classify(kind, text)
-    user = [frame for frame, file in frames if not LIBRARY.search(file)]
     place = PLACE.search(stream.path.replace("\\", "/"))
-    details: dict[str, Detail] = {
-        "type": kind,
-        "message": text.strip()[:MESSAGE],
-        "innermost": user[-1] if user else frames[-1][0] if frames else None,
-        "frames": tuple(frame for frame, _ in frames[-FRAMES:]),
-        "communication": communication,
-    }
     yield Event(
         kind="python-exception",
         role=role,
         severity="error" if role in ("cause", "symptom") else "warning",
         cause=cause,
-        evidence=Evidence(source=stream.path, line=1, text=visible(message)),
-        stamp=Stamp(wall_ns=seconds * 10**9, zone_s=0) if seconds is not None else None,
+        evidence=Evidence(source=stream.path, line=1, text=visible(told.message)),
+        stamp=Stamp(wall_ns=told.seconds * 10**9, zone_s=0) if told.seconds is not None else None,
         local_rank=int(place["local"]) if place else None,
         attempt=int(place["attempt"]) if place else None,
-        details=details,
+        details={
+            "type": kind,
+            "message": text.strip()[:MESSAGE],
+            **_frames(told.stack),
+            "communication": communication,
+        },
     )

@@ -22,8 +22,9 @@ from nccl_forensics.lines.line import Line
 from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Detail, Event, Role, Severity
 
-from ._lines import BLOCK_REACH, PART, cuda_cause, failure_block, follows, is_data, is_quoted, leaders, told_of
-from .storage import FAILED_ON, errno_of, in_shared_memory
+from ._exceptions import Judged, classify
+from ._lines import BLOCK_REACH, PART, failure_block, follows, is_data, is_quoted, leaders, told_of
+from .storage import FAILED_ON
 
 HEADER = "Traceback (most recent call last)"
 LONGEST = 600
@@ -58,38 +59,24 @@ MARGIN = re.compile(r"^\s{0,80}(?:\| ?|\+-[-+ \d.]{0,80})")
 """What Python draws before the lines of an exception group."""
 HANDLED = re.compile(r"Exception ignored in|--- Logging error ---|(?<!NCCL )\bWARN(?:ING)?\b|(?i:\bretry)")
 """What Python, its logging module and programs write before the traceback of an exception that stops nobody."""
+SAYS_ERROR = re.compile(r"(?i)\b(?:error|critical|fatal|exception)\b")
+SPAWNED = re.compile(r"-- Process (\d{1,5}) terminated with the following error")
+GOES_ON = ("nccl", "Last error:", "CUDA kernel errors", "For debugging consider", "Compile with", "Search for")
 CHAINED = (
     "During handling of the above exception, another exception occurred",
     "The above exception was the direct cause of the following exception",
 )
 LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|<frozen |^<|/torch/distributed/|importlib")
 
-COMMUNICATION = re.compile(
-    r"NCCL (?:error|communicator was aborted|watchdog)|ncclInternal|ncclRemote|ncclSystem|ncclUnhandled"
-    r"|Watchdog caught collective|gloo/transport|monitoredBarrier|is setting up NCCL communicator"
-    r"|store based barrier|wait timeout after|Socket Timeout|TCPStore|waiting for clients\. |The client socket has"
-    r"|Connection closed by (?:remote )?peer|Connection reset by peer|Detected mismatch between collectives"
-    r"|timed out in (?:blocking wait|call to wait)|Rendezvous\w{1,20}Error|RendezvousTimeout"
-)
-COMMUNICATION_TYPES = re.compile(
-    r"(?:^|\.)(?:Dist\w{0,20}Error|ChildFailedError|Rendezvous\w{1,30}|SignalException|ActorDiedError"
-    r"|ActorUnavailableError"
-    r"|RayActorError|WorkerCrashedError|RayTaskError|ProcessRaisedException|ProcessExitedException"
-    r"|ConnectionResetError|BrokenPipeError|ConnectionRefusedError)$"
-)
-RUST_OS = re.compile(r"\bOs \{ code: \d{1,3}, kind: ")
-"""How safetensors and other libraries in Rust write an errno."""
-AFTERMATH = re.compile(
-    r"ChildFailedError|SignalException|Actor\w{0,20}Error|WorkerCrashedError|RayTaskError|Process(?:Raised"
-    r"|Exited)Exception|BrokenPipeError"
-    r"|ConnectionResetError|ConnectionRefusedError|communicator was aborted|Connection (?:closed|reset) by"
-    r"|ncclRemoteError|remote process exited"
-    r"|Broken pipe|CalledProcessError"
-)
 LAUNCHER = re.compile(
     r"torch/distributed/(?:launch|run|elastic)|accelerate/commands|deepspeed/launcher|torch/distributed/launcher"
     r"|bin/torchrun"
 )
+
+
+def frame_of(found: re.Match[str]) -> str:
+    """'function file:line' of a match of `FRAME`."""
+    return f"{(found['function'] or '?').strip()} {found['file']}:{found['line']}"
 
 
 @dataclass(slots=True)
@@ -106,14 +93,38 @@ class Raised:
     mixed: bool = False
     """Another traceback of an unknown process is woven into it: the frames may be that one's."""
 
+    def called(self, found: re.Match[str]) -> None:
+        """One more frame, inside those before."""
+        frame = frame_of(found)
+        self.frames.append(frame)
+        del self.frames[:-FRAMES]
+        if not LIBRARY.search(found["file"]):
+            self.user = frame
+        self.launcher = self.launcher or LAUNCHER.search(found["file"]) is not None
 
-def _add_frame(raised: Raised, found: re.Match[str]) -> None:
-    frame = f"{(found['function'] or '?').strip()} {found['file']}:{found['line']}"
-    raised.frames.append(frame)
-    del raised.frames[:-FRAMES]
-    if not LIBRARY.search(found["file"]):
-        raised.user = frame
-    raised.launcher = raised.launcher or LAUNCHER.search(found["file"]) is not None
+    def ended(self, found: re.Match[str]) -> None:
+        """Its last line: class and message."""
+        self.kind, self.message = found["inner"] or found["type"], (found["message"] or "")[:MESSAGE]
+
+    def goes_on(self, text: str) -> bool:
+        """Lines of a message that NCCL or CUDA wrote over several lines; True while they belong to it."""
+        if not text.startswith(GOES_ON):
+            return False
+        if text.startswith("nccl") and len(self.message) < MESSAGE:
+            self.message = f"{self.message} {text.strip()}"[:MESSAGE]
+        return True
+
+    def judged(self) -> Judged:
+        return classify(self.kind or "", self.message, launcher=self.launcher)
+
+    def details(self, *, innermost: str | None, communication: bool) -> dict[str, Detail]:
+        return {
+            "type": self.kind,
+            "message": self.message.strip() if self.kind is not None else None,
+            "innermost": None if self.mixed else innermost,
+            "frames": () if self.mixed else tuple(self.frames),
+            "communication": communication,
+        }
 
 
 def _final(text: str, *, near: bool) -> re.Match[str] | None:
@@ -139,10 +150,15 @@ def _escaped(raised: Raised, text: str) -> bool:
     for part in lines[1:400]:
         part = part.replace('\\"', '"')
         if found := FRAME.search(part):
-            _add_frame(raised, found)
+            raised.called(found)
         elif not part.startswith(" ") and (ended := _final(part.split('"}', 1)[0].rstrip('"'), near=True)):
-            raised.kind, raised.message = ended["inner"] or ended["type"], (ended["message"] or "")[:MESSAGE]
+            raised.ended(ended)
     return raised.kind is not None
+
+
+def _chains(text: str) -> bool:
+    """Whether the line links two exceptions."""
+    return "above exception" in text and any(x in text for x in CHAINED)
 
 
 def _raw(line: Line) -> str:
@@ -151,17 +167,24 @@ def _raw(line: Line) -> str:
 
 def _owner(line: Line) -> Line:
     """The line whose tag is the traceback's: the next one, where the header is glued to somebody else's line."""
-    tag = line.peeled
-    if all(x is None for x in (tag.rank, tag.local_rank, tag.host, tag.task, tag.pid, tag.pod)):
+    raw, tag = _raw(line), line.peeled
+    tagged = any(x is not None for x in (tag.rank, tag.local_rank, tag.host, tag.task, tag.pid, tag.pod))
+    if not tagged and not raw.startswith(HEADER):
         following = line.after(1)
-        if following and not _raw(line).startswith(HEADER) and FRAME.search(following[0].text):
+        if following and FRAME.search(following[0].text):
             return following[0]
-    if glued := GLUED.search(_raw(line)):
-        for other in line.after(SHORTEST):
-            own = other.peeled.rank is None or glued["rank"] is None or other.peeled.rank == int(glued["rank"])
-            if own and other.peeled.local_rank == int(glued["local"]) and FRAME.search(other.text):
-                return other
-    return line
+    glued = GLUED.search(raw)
+    return (glued and _owner_of_glued(line, glued)) or line
+
+
+def _owner_of_glued(line: Line, glued: re.Match[str]) -> Line | None:
+    """The first frame of the process whose tag stands in the middle of the line."""
+    for other in line.after(SHORTEST):
+        rank, local_rank = other.peeled.rank, other.peeled.local_rank
+        own = rank is None or glued["rank"] is None or rank == int(glued["rank"])
+        if own and local_rank == int(glued["local"]) and FRAME.search(other.text):
+            return other
+    return None
 
 
 def _behind(line: Line) -> Iterator[Line]:
@@ -175,83 +198,101 @@ def _behind(line: Line) -> Iterator[Line]:
         done = most
 
 
+@dataclass(slots=True)
+class _Chain:
+    """The exceptions from one header on, while the lines behind it go by."""
+
+    exceptions: list[Raised]
+    """First raised first; each without `kind` if its end was not found."""
+    rich: bool
+    """Drawn by rich, in a box."""
+    indent: str
+    skip: int
+    """Ends of other tracebacks, whose headers stand right before this one's, that come before its own."""
+    near: bool = False
+    """The line before was a frame."""
+    waiting: bool = False
+    """The header of the next exception must come, for one of `CHAINED` stood here."""
+    strangers: int = 0
+    """Headers of unknown processes since."""
+
+    @property
+    def newest(self) -> Raised:
+        return self.exceptions[-1]
+
+    def take(self, line: Line, text: str) -> bool:
+        """Reads one more line of the same process; False if nothing of the chain comes behind it."""
+        newest = self.newest
+        if HEADER in text:
+            return self._header(line)
+        if _chains(text):
+            self.waiting = newest.kind is not None
+        elif newest.kind is not None:
+            drawn = not text.strip(" |+-─╯╰│")
+            return drawn or self.waiting or newest.goes_on(text)
+        elif self.rich:
+            self._in_a_box(text)
+        elif found := FRAME.search(text):
+            newest.called(found)
+            self.near = True
+        else:
+            return self._beside_frames(line, text)
+        return True
+
+    def _header(self, line: Line) -> bool:
+        """That of the next exception, or of somebody else's."""
+        if self.waiting:
+            self.exceptions.append(Raised(line))
+            self.waiting = self.near = False
+            return True
+        if self.newest.kind is not None:
+            return False
+        self.newest.mixed = True
+        self.strangers += 1
+        return len(self.exceptions) == 1 and self.strangers <= WOVEN
+
+    def _in_a_box(self, text: str) -> None:
+        if found := RICH_FRAME.match(text):
+            self.newest.called(found)
+        elif text.lstrip().startswith("╰"):
+            self.near = True
+        elif text[:1] not in "│|" and (ended := _final(text, near=self.near)):
+            self.newest.ended(ended)
+
+    def _beside_frames(self, line: Line, text: str) -> bool:
+        """A line of source code, the exception's class and message, or somebody's words in between."""
+        body = text.removeprefix(self.indent)
+        if not body or body.startswith((" ", "│", "└", "\t")):
+            return True
+        ended = _final(body.lstrip("| "), near=self.near)
+        if ended and self.skip:
+            self.skip -= 1
+            return True
+        if ended and line.unfinished and ended["message"] is None:
+            return False  # the class may have a longer name
+        if ended:
+            self.newest.ended(ended)
+        self.near = False
+        return True
+
+
 def _chain(line: Line) -> list[Raised]:
     """The exceptions from this header on, first raised first; each without `kind` if its end was not found."""
-    rich = "─" in line.text
-    raw = _raw(line)
+    raw, rich = _raw(line), "─" in line.text
     skip = 0 if rich else _open_before(line)
     raised = Raised(line, mixed=skip > 0)
-    chain = [raised]
     if "\\n" in raw and _escaped(raised, raw.split(HEADER, 1)[1]):
-        return chain
-    indent = "  " if BLOCK in raw else ""
+        return [raised]
+    chain = _Chain([raised], rich, "  " if BLOCK in raw else "", skip)
     group = GROUP.search(raw) is not None
-    near = waiting = False
     owner = _owner(line)
-    strangers = 0
     for other in _behind(line):
         if not follows(owner, other):
             continue
         text = other.text.rstrip()
-        if group:
-            text = MARGIN.sub("", text)
-        if HEADER in text:
-            if waiting:
-                raised = Raised(other)
-                chain.append(raised)
-                waiting = near = False
-                continue
-            if raised.kind is not None:
-                break
-            raised.mixed = True
-            strangers += 1
-            if len(chain) > 1 or strangers > WOVEN:
-                break
-            continue
-        if any(x in text for x in CHAINED):
-            waiting = raised.kind is not None
-            continue
-        if raised.kind is not None:
-            if text.strip(" |+-─╯╰│") and not waiting:
-                if _message_goes_on(raised, text):
-                    continue
-                break
-            continue
-        if rich:
-            if found := RICH_FRAME.match(text):
-                _add_frame(raised, found)
-            elif text.lstrip().startswith("╰"):
-                near = True
-            elif text[:1] not in "│|" and (ended := _final(text, near=near)):
-                raised.kind, raised.message = ended["inner"] or ended["type"], (ended["message"] or "")[:MESSAGE]
-            continue
-        if found := FRAME.search(text):
-            _add_frame(raised, found)
-            near = True
-            continue
-        body = text.removeprefix(indent)
-        if body.startswith((" ", "│", "└", "\t")) or not body:
-            continue
-        if ended := _final(body.lstrip("| "), near=near):
-            if skip:
-                skip -= 1
-                continue
-            if other.unfinished and ended["message"] is None:
-                break  # the class may have a longer name
-            raised.kind, raised.message = ended["inner"] or ended["type"], (ended["message"] or "")[:MESSAGE]
-        near = False
-    return chain
-
-
-def _message_goes_on(raised: Raised, text: str) -> bool:
-    """Lines of a message that NCCL or CUDA wrote over several lines; True while they belong to it."""
-    if text.startswith(
-        ("nccl", "Last error:", "CUDA kernel errors", "For debugging consider", "Compile with", "Search for")
-    ):
-        if text.startswith("nccl") and len(raised.message) < MESSAGE:
-            raised.message = f"{raised.message} {text.strip()}"[:MESSAGE]
-        return True
-    return False
+        if not chain.take(other, MARGIN.sub("", text) if group else text):
+            break
+    return chain.exceptions
 
 
 def _open_before(line: Line) -> int:
@@ -263,52 +304,6 @@ def _open_before(line: Line) -> int:
         else:
             break
     return count
-
-
-def classify(kind: str, message: str, *, launcher: bool = False) -> tuple[Role, str | None, bool]:
-    """(role, cause, does it come from the communication) of an exception by its class and text."""
-    name = kind.rsplit(".", 1)[-1]
-    text = f"{kind}: {message}"
-    if "Detected mismatch between collectives" in message:
-        return "symptom", "collective_mismatch", True
-    if name in ("KeyboardInterrupt", "SystemExit", "SIGTERMException"):  # the last is Lightning's
-        return "consequence", None if name == "SystemExit" else "preempted", False
-    if COMMUNICATION_TYPES.search(kind) or COMMUNICATION.search(message) or (launcher and name == "CalledProcessError"):
-        return ("consequence" if AFTERMATH.search(text) else "symptom"), None, True
-    if "more than 1EB" in message:
-        return "consequence", None, False
-    if name == "OutOfMemoryError" or "CUDA out of memory" in message:
-        return "cause", "cuda_oom", False
-    if message.startswith("DataLoader timed out"):
-        return "cause", "dataloader_failure", False
-    if "DataLoader worker" in message:
-        if "exited unexpectedly" in message:
-            return "consequence", "dataloader_failure", False
-        return "cause", "shm_full" if "Bus error" in message else "dataloader_failure", False
-    if (
-        "CUDA" in message
-        or "cuda" in message
-        or name == "AcceleratorError"
-        or "GPU is lost" in message
-        or "NVMLError" in kind
-    ):
-        if "GpuIsLost" in kind:
-            return "cause", "gpu_off_bus", False
-        if cause := cuda_cause(message):
-            return "cause", cause, False
-    system = (
-        name in ("OSError", "IOError", "PermissionError", "FileExistsError")
-        or "[Errno " in message
-        or RUST_OS.search(message)
-    )
-    if system and (found := errno_of(message)):
-        shm = found[0] == 28 and in_shared_memory(message, None)
-        return "cause", "shm_full" if shm else "storage_write_failed", False
-    if "inline_container.cc" in message or "PytorchStreamWriter" in message or name == "CheckpointException":
-        return "cause", "storage_write_failed", False
-    if "in DataLoader worker process" in message:
-        return "cause", "dataloader_failure", False
-    return "cause", "python_exception", False
 
 
 def _speaker(line: Line) -> dict[str, Any]:
@@ -323,15 +318,23 @@ def _speaker(line: Line) -> dict[str, Any]:
         known = {"rank": tag.rank, "local_rank": tag.local_rank, "host": tag.host, "pid": tag.pid} | known
     before = line.before(1)
     if before and line.stamp is None and follows(before[0], line):
-        text = before[0].raw[:400].decode("utf-8", "replace")
-        if HEADER not in text and re.search(r"(?i)\b(?:error|critical|fatal|exception)\b", text):
-            if before[0].stamp is not None:
-                known["stamp"] = before[0].stamp
-            if line.rank is None and before[0].rank is not None:
-                known.setdefault("rank", before[0].rank)
-        if found := re.search(r"-- Process (\d{1,5}) terminated with the following error", text):
-            known["local_rank"] = int(found[1])
+        return {**_announced(line, before[0]), **known, **_spawned(before[0])}
     return known
+
+
+def _announced(line: Line, before: Line) -> dict[str, Any]:
+    """What the logger's line before knows, if it is one of an error."""
+    text = before.raw[:400].decode("utf-8", "replace")
+    if HEADER in text or not SAYS_ERROR.search(text):
+        return {}
+    known = {"stamp": before.stamp, "rank": before.rank if line.rank is None else None}
+    return {k: v for k, v in known.items() if v is not None}
+
+
+def _spawned(before: Line) -> dict[str, Any]:
+    """torch.multiprocessing says above a traceback whose it is."""
+    found = SPAWNED.search(before.raw[:400].decode("utf-8", "replace"))
+    return {"local_rank": int(found[1])} if found else {}
 
 
 def _handled(line: Line) -> bool:
@@ -339,63 +342,66 @@ def _handled(line: Line) -> bool:
     return any(HANDLED.search(x.raw[:400].decode("utf-8", "replace")) for x in line.before(1) if follows(x, line))
 
 
+def _judged(raised: Raised, first: Raised) -> Judged:
+    """What the exception speaks for; one that was raised while the first one was handled only follows it."""
+    own = raised.judged()
+    if raised is first or first.kind is None:
+        return own
+    its = first.judged()
+    communication = own.communication or (its.communication and its.role != "cause")
+    if own.role == "cause" and (its.communication or own.cause == "python_exception"):
+        return Judged("consequence", its.cause, communication)
+    return own._replace(communication=communication)
+
+
+def _in_its_place(judged: Judged, raised: Raised) -> Judged:
+    """A cause may be none where it was raised, or be another one."""
+    if judged.role != "cause":
+        return judged
+    cause = judged.cause
+    if cause == "python_exception" and "Original " + HEADER in _raw(raised.header):
+        cause = "dataloader_failure"
+    role: Role = "cause"
+    if FAILED_ON.search(raised.message):
+        role = "consequence"  # every rank raises it, whichever failed
+    elif _handled(raised.header):
+        role = "context" if cause == "python_exception" else "symptom"
+    return judged._replace(role=role, cause=cause)
+
+
 def event_of(raised: Raised, chain: Sequence[Raised], known: dict[str, Any]) -> Event | None:
     """The event of one exception; None if its class could not be read."""
     if raised.kind is None:
         return None
-    role, cause, communication = classify(raised.kind, raised.message, launcher=raised.launcher)
-    if raised is not chain[0] and chain[0].kind is not None:
-        first_role, first_cause, first_communication = classify(
-            chain[0].kind, chain[0].message, launcher=chain[0].launcher
-        )
-        if role == "cause" and (first_communication or cause == "python_exception"):
-            role = "consequence"  # it was raised while the first one was handled
-            cause = first_cause
-        communication = communication or (first_communication and first_role != "cause")
-    if role == "cause" and "Original " + HEADER in _raw(raised.header) and cause == "python_exception":
-        cause = "dataloader_failure"
-    if role == "cause" and FAILED_ON.search(raised.message):
-        role = "consequence"  # every rank raises it, whichever failed
-    if role == "cause" and _handled(raised.header):
-        role = "context" if cause == "python_exception" else "symptom"
+    role, cause, communication = _in_its_place(_judged(raised, chain[0]), raised)
     severity: Severity = "error" if role in ("cause", "symptom") else "warning"
-    details: dict[str, Detail] = {
-        "type": raised.kind,
-        "message": raised.message.strip(),
-        "innermost": None if raised.mixed else raised.user or (raised.frames[-1] if raised.frames else None),
-        "frames": () if raised.mixed else tuple(raised.frames),
-        "communication": communication,
-    }
+    innermost = raised.user or (raised.frames[-1] if raised.frames else None)
+    details = raised.details(innermost=innermost, communication=communication)
     return raised.header.event("python-exception", role=role, severity=severity, cause=cause, details=details, **known)
+
+
+def _is_elsewhere(line: Line) -> bool:
+    """Whether the traceback goes on with one above, with whose header it is told, or is a quotation."""
+    before = [x.text.strip(" |") for x in leaders(line, 2, 6)]
+    if any(map(_chains, before)):
+        return True
+    return is_data(line.text) or (r"\n" in _raw(line) and is_quoted(line.text, line.text.find(HEADER)))
 
 
 @parser(title="Python traceback", literals=[HEADER])
 def python_traceback(line: Line) -> Iterator[Event]:
     """The first and the last exception of a chain; those in between are skipped."""
-    before = [x.text.strip(" |") for x in leaders(line, 2, 6)]
-    if any(chained in text for text in before for chained in CHAINED):
-        return  # told with the first of its chain
-    if is_data(line.text) or (r"\n" in _raw(line) and is_quoted(line.text, line.text.find(HEADER))):
+    if _is_elsewhere(line):
         return
     chain = _chain(line)
     known = _speaker(line)
-    for raised in (chain[0], *chain[-1:]) if len(chain) > 1 else chain:
-        event = event_of(raised, chain, known)
-        if event is not None:
+    first, last = chain[0], chain[-1]
+    for raised in (first,) if first is last else (first, last):
+        if event := event_of(raised, chain, known):
             yield event
-        elif raised is chain[0]:
-            yield line.event(
-                "python-exception",
-                role="context",
-                details={
-                    "type": None,
-                    "message": None,
-                    "innermost": None if raised.mixed else raised.user,
-                    "frames": () if raised.mixed else tuple(raised.frames),
-                    "communication": False,
-                },
-                **known,
-            )
+        elif raised is first:
+            details = first.details(innermost=first.user, communication=False)
+            yield line.event("python-exception", role="context", details=details, **known)
 
 
 EXTRA = re.compile(

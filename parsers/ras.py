@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nccl_forensics.lines.line import Line
@@ -44,6 +45,7 @@ MISSING = re.compile(r"^\s*The missing ranks?: (?P<ranks>[\d, -]{1,4000})$")
 LOST = re.compile(r"^\s*Process (?P<pid>\d{1,9}) on node (?P<node>\S{1,100}) managing GPUs? (?P<gpu>[\d,]{1,40})")
 ADDRESS = re.compile(r"[\d.]+|[\da-fA-F:]*:[\da-fA-F:.]*")
 """An IP address: it does not say which of the hosts known by name it is."""
+SECTIONS = frozenset({"DEAD", "INCOMPLETE", "TIMEOUT", "Errors", "Warnings"})
 TOTAL = re.compile(r"^\s+\d{1,6}\s+[\d-]{1,9}\s+[\d-]{1,9}\s+\d{1,7}\s+(\d{1,7})\s*$")
 
 
@@ -96,94 +98,160 @@ def in_report(line: Line) -> bool:
     return line.number <= int(line.window.state.get(READ, 0))
 
 
-def _apart(
-    path: str, line: int | None, said: str, comm: str, size: int, world: int | None, op: str,
-    counts: Mapping[int, int], behind: tuple[int, ...] | None,
-) -> Event | Problem:  # fmt: skip
-    """`counts`: operation → how many ranks stand there; `behind`: those that have launched fewest, if named."""
-    total = sum(counts.values())
-    if size > MOST_RANKS or total > size or (behind and max(behind) >= size):
-        return Problem(says=f"a RAS report whose counts make no sense for a communicator of {size} ranks", source=path)
-    low, high = min(counts), max(counts)
-    return Event(
-        kind="ras-apart",
-        role="symptom",
-        severity="warning",
-        evidence=Evidence(source=path, line=line, text=visible(said)[:2000]),
-        details={
-            "comm": comm, "comm_ranks": size, "whole_job": world is not None and size == world, "op": op,
-            "fewest": low, "most": high, "ranks_at_fewest": counts[low], "behind": behind or (),
-        },
-    )  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class _Communicator:
+    """One communicator of a report."""
 
+    name: str
+    size: int
+    whole_job: bool
 
-def _text(lines: Iterable[tuple[int, str]], path: str) -> Iterator[Event | Problem]:
-    sizes: dict[str, int] = {}
-    world: int | None = None
-    comm, op, section = "", "", ""
-    counts: dict[int, int] = {}
-    named: dict[int, list[int]] = {}
-    at, began, said = 0, 0, ""
-
-    def done() -> Iterator[Event | Problem]:
-        size = sizes.get(comm.partition("-")[0])
-        if op and len(counts) > 1 and size is not None:
-            low = min(counts)
-            behind = tuple(sorted(named.get(low, ())))
-            whole = behind if len(behind) == counts[low] else None
-            yield _apart(path, began, said, comm, size, world, op, counts, whole)
-
-    for number, line in lines:
-        if found := GROUP.match(line):
-            sizes[found[1]] = int(found[3] or found[2])
-        elif found := TOTAL.match(line):
-            world = int(found[1])
-        elif found := COMM.match(line):
-            yield from done()
-            comm, op, counts, named = f"{found['group']}-{found['hash']}", "", {}, {}
-            section = found["what"]
-        elif found := COUNTS.search(line):
-            yield from done()
-            op, counts, named, began, said = found["op"], {}, {}, number, line.strip()
-        elif op and (found := MANY.match(line)):
-            at = int(found["at"] or 0)
-            counts[at] = counts.get(at, 0) + int(found["count"])
-            said += "; " + line.strip()
-        elif op and (found := ALONE.match(line)):
-            at = int(found["at"] or 0)
-            counts[at] = counts.get(at, 0) + 1
-            named.setdefault(at, []).append(int(found["rank"]))
-            said += "; " + line.strip()
-        elif op and (found := LISTED.match(line)):
-            named.setdefault(at, []).append(int(found["rank"]))
-        elif found := LOST.match(line):
-            yield from done()
-            op = ""
-            dead = section == "DEAD"
-            yield _lost(path, number, line, found["node"], int(found["pid"]), dead, None)
-        elif found := MISSING.match(line):
-            size = sizes.get(comm.partition("-")[0])
-            ranks = tuple(int(x) for x in re.findall(r"\d{1,7}", found["ranks"]))
-            if ranks and size is not None and size == world and max(ranks) < size:
-                yield _lost(path, number, line, None, None, section == "DEAD", ranks)
-        elif line.strip() in ("DEAD", "INCOMPLETE", "TIMEOUT", "Errors", "Warnings"):
-            yield from done()
-            op, section = "", line.strip()
-    yield from done()
+    def apart(
+        self, at: Evidence, op: str, counts: Mapping[int, int], behind: tuple[int, ...] | None
+    ) -> Event | Problem:
+        """`counts`: operation → how many ranks stand there; `behind`: those that have launched fewest, if named."""
+        size, total = self.size, sum(counts.values())
+        if size > MOST_RANKS or total > size or (behind and max(behind) >= size):
+            says = f"a RAS report whose counts make no sense for a communicator of {size} ranks"
+            return Problem(says=says, source=at.source)
+        low, high = min(counts), max(counts)
+        return Event(
+            kind="ras-apart",
+            role="symptom",
+            severity="warning",
+            evidence=at,
+            details={
+                "comm": self.name,
+                "comm_ranks": size,
+                "whole_job": self.whole_job,
+                "op": op,
+                "fewest": low,
+                "most": high,
+                "ranks_at_fewest": counts[low],
+                "behind": behind or (),
+            },
+        )
 
 
 def _lost(
-    path: str, line: int | None, said: str, host: str | None, pid: int | None, dead: bool, ranks: tuple[int, ...] | None
+    at: Evidence, *, dead: bool, host: str | None = None, pid: int | None = None, ranks: tuple[int, ...] = ()
 ) -> Event:
+    """A process that does not answer; `dead`: NCCL has given it up."""
     return Event(
         kind="ras-lost",
         role="symptom",
         severity="error",
-        evidence=Evidence(source=path, line=line, text=visible(said.strip())),
+        evidence=at,
         host=host if host and not ADDRESS.fullmatch(host) else None,
         pid=pid,
-        details={"dead": dead, "lost": ranks or (), "node": host},
+        details={"dead": dead, "lost": ranks, "node": host},
     )
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def _text(lines: Iterable[tuple[int, str]], path: str) -> Iterator[Event | Problem]:
+    report = _Report(path)
+    for number, line in lines:
+        yield from report.line(number, line)
+    yield from report.close()
+
+
+@dataclass(slots=True)
+class _Report:
+    """What was read so far of a report in text."""
+
+    path: str
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Number of a group of communicators → ranks in each of them."""
+    world: int | None = None
+    """Ranks of the job."""
+    comm: str = ""
+    section: str = ""
+    """'MISMATCH', 'DEAD' …"""
+    op: str = ""
+    """The operation of which the ranks of `comm` are apart, while they are told."""
+    began: int = 0
+    said: str = ""
+    at: int = 0
+    """Up to which operation the ranks have launched that the newest line told of."""
+    counts: dict[int, int] = field(default_factory=dict)
+    named: dict[int, list[int]] = field(default_factory=dict)
+    """The same, by their number and by name."""
+
+    def line(self, number: int, line: str) -> Iterator[Event | Problem]:
+        if found := GROUP.match(line):
+            self.sizes[found[1]] = int(found[3] or found[2])
+        elif found := TOTAL.match(line):
+            self.world = int(found[1])
+        elif found := COMM.match(line):
+            yield from self.close()
+            self.comm, self.section = f"{found['group']}-{found['hash']}", found["what"]
+        elif found := COUNTS.search(line):
+            yield from self.close()
+            self.op, self.began, self.said = found["op"], number, line.strip()
+            self.counts, self.named = {}, {}
+        elif self.op and self._counted(line):
+            pass
+        elif found := LOST.match(line):
+            yield from self.close()
+            yield _lost(self._evidence(number, line), dead=self.dead, host=found["node"], pid=int(found["pid"]))
+        elif found := MISSING.match(line):
+            yield from self._missing(number, line, found["ranks"])
+        elif line.strip() in SECTIONS:
+            yield from self.close()
+            self.section = line.strip()
+
+    @property
+    def dead(self) -> bool:
+        return self.section == "DEAD"
+
+    @property
+    def size(self) -> int | None:
+        """Ranks of the communicator of which the report speaks."""
+        return self.sizes.get(self.comm.partition("-")[0])
+
+    def _evidence(self, number: int, said: str) -> Evidence:
+        return Evidence(source=self.path, line=number, text=visible(said.strip()))
+
+    def _counted(self, line: str) -> bool:
+        """Whether the line tells how far some ranks are with the operation."""
+        if found := MANY.match(line):
+            self._launched(found["at"], int(found["count"]), line)
+        elif found := ALONE.match(line):
+            self._launched(found["at"], 1, line)
+            self.named.setdefault(self.at, []).append(int(found["rank"]))
+        elif found := LISTED.match(line):
+            self.named.setdefault(self.at, []).append(int(found["rank"]))
+        return found is not None
+
+    def _launched(self, operation: str | None, ranks: int, line: str) -> None:
+        self.at = int(operation or 0)
+        self.counts[self.at] = self.counts.get(self.at, 0) + ranks
+        self.said += "; " + line.strip()
+
+    def close(self) -> Iterator[Event | Problem]:
+        """The mismatch that was told, now that all of its ranks were."""
+        op, size = self.op, self.size
+        self.op = ""
+        if not op or len(self.counts) < 2 or size is None:
+            return
+        low = min(self.counts)
+        behind = tuple(sorted(self.named.get(low, ())))
+        at = Evidence(source=self.path, line=self.began, text=visible(self.said)[:2000])
+        whole = behind if len(behind) == self.counts[low] else None
+        yield _Communicator(self.comm, size, size == self.world).apart(at, op, self.counts, whole)
+
+    def _missing(self, number: int, line: str, written: str) -> Iterator[Event]:
+        """Ranks of the job of which NCCL knows nothing; those of a part of it name no rank of the job."""
+        size = self.size
+        ranks = tuple(int(x) for x in re.findall(r"\d{1,7}", written))
+        if ranks and size is not None and size == self.world and max(ranks) < size:
+            yield _lost(self._evidence(number, line), dead=self.dead, ranks=ranks)
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
 
 
 def _json(text: str, path: str) -> Iterator[Event | Problem]:
@@ -193,41 +261,55 @@ def _json(text: str, path: str) -> Iterator[Event | Problem]:
         yield Problem(says="a RAS report in JSON that is cut or malformed", source=path)
         return
     comms = [x for x in _list(data, "communicators") if isinstance(x, dict)]
-    pids = {
-        (_text_of(r, "host"), _int(r, "pid"))
-        for x in comms
-        for key in ("ranks", "missing_ranks")
-        for r in _list(x, key)
-    }
+    # One process for each rank: then the communicator of as many as there are processes is that of all.
+    world = len(
+        {
+            (_text_of(r, "host"), _int(r, "pid"))
+            for x in comms
+            for key in ("ranks", "missing_ranks")
+            for r in _list(x, key)
+        }
+    )
     for comm in comms:
         size = _int(comm, "size")
         ranks = {r: x for x in _list(comm, "ranks") if (r := _int(x, "rank")) is not None}
-        label, lost = _text_of(comm, "hash") or "", _list(comm, "missing_ranks")
         if size is None or not ranks or len(ranks) > size:
             yield Problem(says="a RAS communicator without a size that fits its ranks was left out", source=path)
             continue
-        # One process for each rank: then the communicator of as many as there are processes is that of all.
-        world = len(pids)
-        for op in sorted({op for x in ranks.values() for op in _counts(x)}):
-            stands = {r: c for r, x in ranks.items() if (c := _counts(x).get(op)) is not None}
-            counts: dict[int, int] = {}
-            for count in stands.values():
-                counts[count] = counts.get(count, 0) + 1
-            if len(counts) > 1:
-                low = min(counts)
-                behind = tuple(sorted(r for r, c in stands.items() if c == low))
-                told = ", ".join(f"{n} ranks at {c}" for c, n in sorted(counts.items())[:8])
-                said = f"communicator {label}: {op} counts differ: {told}"
-                yield _apart(path, None, said, label, size, world, op, counts, behind)
-        for one in lost:
-            status = one.get("status") if isinstance(one, dict) else None
-            status = status if isinstance(status, dict) else {}
-            rank = _int(one, "rank")
-            said = f"communicator {label}: rank {rank} is missing ({_text_of(one, 'host')}, process {_int(one, 'pid')})"
-            if status.get("unresponsive") is True or status.get("considered_dead") is True:
-                known = (rank,) if rank is not None and size == world and rank < size else None
-                dead = status.get("considered_dead") is True
-                yield _lost(path, None, said, _text_of(one, "host"), _int(one, "pid"), dead, known)
+        communicator = _Communicator(_text_of(comm, "hash") or "", size, size == world)
+        yield from _mismatches(communicator, ranks, path)
+        yield from _missing_ranks(communicator, _list(comm, "missing_ranks"), path)
+
+
+def _mismatches(comm: _Communicator, ranks: Mapping[int, Any], path: str) -> Iterator[Event | Problem]:
+    """For each operation that not all ranks have launched equally often."""
+    launched = {rank: _counts(told) for rank, told in ranks.items()}
+    for op in sorted({op for counts in launched.values() for op in counts}):
+        stands = {rank: counts[op] for rank, counts in launched.items() if op in counts}
+        counts = dict(Counter(stands.values()))
+        if len(counts) < 2:
+            continue
+        low = min(counts)
+        behind = tuple(sorted(rank for rank, count in stands.items() if count == low))
+        told = ", ".join(f"{n} ranks at {count}" for count, n in sorted(counts.items())[:8])
+        said = f"communicator {comm.name}: {op} counts differ: {told}"
+        yield comm.apart(Evidence(source=path, line=None, text=visible(said)[:2000]), op, counts, behind)
+
+
+def _missing_ranks(comm: _Communicator, missing: Iterable[Any], path: str) -> Iterator[Event]:
+    """Those that do not answer or that NCCL has given up; others may only have left in order."""
+    for one in missing:
+        status = one.get("status") if isinstance(one, dict) else None
+        status = status if isinstance(status, dict) else {}
+        dead = status.get("considered_dead") is True
+        if not dead and status.get("unresponsive") is not True:
+            continue
+        rank, host, pid = _int(one, "rank"), _text_of(one, "host"), _int(one, "pid")
+        said = f"communicator {comm.name}: rank {rank} is missing ({host}, process {pid})"
+        known = (rank,) if rank is not None and comm.whole_job and rank < comm.size else ()
+        yield _lost(
+            Evidence(source=path, line=None, text=visible(said.strip())), dead=dead, host=host, pid=pid, ranks=known
+        )
 
 
 def _list(value: Any, key: str) -> list[Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from nccl_forensics.lines.line import Line
 from nccl_forensics.lines.plugins import parser
@@ -58,31 +59,49 @@ def _bytes(found: re.Match[str] | None) -> int | None:
     return int(float(groups[0]) * UNITS[groups[1][0].lower()])
 
 
+class _Pool(NamedTuple):
+    """PyTorch's pool of memory on one device, in bytes."""
+
+    allocated: int | None
+    unallocated: int | None
+    reserved: int | None
+    """The whole of it."""
+
+    @classmethod
+    def of(cls, text: str) -> _Pool:
+        """Two of the three tell the third."""
+        allocated, unallocated, reserved = (_bytes(x.search(text)) for x in (ALLOCATED, UNALLOCATED, RESERVED))
+        if allocated is not None and reserved is None and unallocated is not None:
+            reserved = allocated + unallocated
+        elif allocated is not None and reserved is not None and unallocated is None:
+            unallocated = reserved - allocated
+        return cls(allocated, unallocated, reserved)
+
+
+def _lacking(requested: int | None, unallocated: int | None) -> str | None:
+    """Why the pool had no room: its free memory was in pieces, or there was not enough."""
+    if requested is None or unallocated is None:
+        return None
+    return "fragmentation" if unallocated >= requested else "growth"
+
+
 def oom_details(text: str) -> dict[str, Detail]:
     """What an out-of-memory text says, sizes in bytes; `reserved_bytes` is the whole of PyTorch's pool."""
     device = DEVICE.search(text)
     requested, total, free = _bytes(REQUESTED.search(text)), _bytes(TOTAL.search(text)), _bytes(FREE.search(text))
-    allocated, unallocated, reserved = (_bytes(x.search(text)) for x in (ALLOCATED, UNALLOCATED, RESERVED))
-    if reserved is None and allocated is not None and unallocated is not None:
-        reserved = allocated + unallocated
-    if unallocated is None and allocated is not None and reserved is not None:
-        unallocated = reserved - allocated
+    pool = _Pool.of(text)
     others = [(int(x[1]), _bytes(x) or 0) for x in OTHER.finditer(text)]
-    other = max(others, key=lambda x: x[1], default=None)
-    detail: str | None = None
-    if other and other[1] >= PEER_SHARE * (total or 0):
-        detail = "peer process"
-    elif requested is not None and unallocated is not None:
-        detail = "fragmentation" if unallocated >= requested else "growth"
+    other_pid, other_bytes = max(others, key=lambda x: x[1], default=(None, 0))
+    peer = other_pid is not None and other_bytes >= PEER_SHARE * (total or 0)
     return {
         "device": int(device[1]) if device else None,
         "requested_bytes": requested,
         "total_bytes": total,
         "free_bytes": free,
-        "allocated_bytes": allocated,
-        "reserved_bytes": reserved,
-        "other_pid": other[0] if other else None,
-        "detail": detail,
+        "allocated_bytes": pool.allocated,
+        "reserved_bytes": pool.reserved,
+        "other_pid": other_pid,
+        "detail": "peer process" if peer else _lacking(requested, pool.unallocated),
     }
 
 
@@ -124,29 +143,37 @@ def cuda_oom(line: Line) -> Iterator[Event]:
 def cuda_error(line: Line) -> Iterator[Event]:
     text = near(line)
     found = TEXT.search(text)
-    if (
-        not found
-        or is_quoted(text, found.start())
-        or "watchdog thread terminated with exception" in text
-        or "NCCL WARN" in text
-    ):
+    if not found or _is_elsewhere(text, found):
         return
-    if found["lost"] and "Error:" not in text:
-        return  # nvidia-smi's words about a lost card, not a program's: kernel.toml has them
     error = next(x for x in (found["text"], found["name"], found["lost"], found["bare"]) if x).strip()
     cause = cuda_cause(text[found.start() : found.start() + 400])
     if cause == "cuda_oom" and "Tried to allocate" in text:
         return
-    address = ADDRESS.search(found["lost"]) if found["lost"] else None
     yield line.event(
         "cuda-error",
         role="cause" if cause else "symptom",
         severity="critical" if cause else "error",
         cause=cause,
-        gpu_pci=f"{int(address[1], 16):04x}:{address[2]}:{address[3]}.{address[4]}".lower() if address else None,
+        gpu_pci=_address(found["lost"]),
         details={"error": error},
         **failure_block(line),
     )
+
+
+def _is_elsewhere(text: str, found: re.Match[str]) -> bool:
+    """A quotation, words of NCCL's or of its watchdog, or nvidia-smi's about a lost card, which kernel.toml has."""
+    return (
+        is_quoted(text, found.start())
+        or "watchdog thread terminated with exception" in text
+        or "NCCL WARN" in text
+        or (found["lost"] is not None and "Error:" not in text)
+    )
+
+
+def _address(text: str | None) -> str | None:
+    """The PCI address in it."""
+    found = ADDRESS.search(text) if text else None
+    return f"{int(found[1], 16):04x}:{found[2]}:{found[3]}.{found[4]}".lower() if found else None
 
 
 @parser(title="CUDA: an assertion in a kernel", literals=["Assertion `"])

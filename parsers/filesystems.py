@@ -23,6 +23,8 @@ from ._blocks import may_read, rows
 NEARLY_FULL = 95
 """Percent; below that a file system has room for what a job writes in a step. Our judgement."""
 MOST_ROWS = 300
+FIRST_COLUMN = ("Filesystem", "Dateisystem", "Sys. de fichiers", "文件系统", "S.ficheros")
+"""df's header, in the languages of those who send such files."""
 ROW = re.compile(
     r"^(?P<device>\S{1,300})\s+(?:(?P<type>[a-z][\w.]{1,30})\s+)?(?P<size>[\d.]{1,20}[KMGTPE]?)\s+(?P<used>[\d.]{1,20}[KMGTPE]?)\s+"
     r"(?P<free>-?[\d.]{1,20}[KMGTPE]?)\s+(?P<percent>\d{1,3})%\s+(?P<mount>/\S{0,300})\s*$"
@@ -41,36 +43,36 @@ QUOTA_ROW = re.compile(
 )
 
 
-@parser(title="df", literals=["Mounted on"])
-def df(line: Line) -> Iterator[Event]:
-    header = line.text
-    if (
-        not header.startswith(("Filesystem", "Dateisystem", "Sys. de fichiers", "文件系统", "S.ficheros"))
-        or "%" not in header
-    ):
-        return
-    if line.number <= line.window.state.get("df.until", 0) or not may_read(line, "df"):
-        return
-    inodes = "IUse%" in header or "Inode" in header
+def _df_rows(line: Line) -> Iterator[tuple[Line, re.Match[str]]]:
+    """The rows below df's header; a device with a long name has a line of its own before the rest of its row."""
     device = ""
     for row in rows(line, "df", MOST_ROWS):
         text = row.text.rstrip()
         line.window.state["df.until"] = row.number - 1
         if re.fullmatch(r"\S{1,300}", text):
-            device = text  # a long name has a line of its own
+            device = text
             continue
         found = ROW.match(f"{device} {text.strip()}" if device and text.startswith(" ") else text)
         device = ""
-        if found is None:
-            if text.strip() and "-" not in text.split():  # file systems without numbers have dashes
-                return
-            continue
-        percent, mount = int(found["percent"]), found["mount"]
-        if percent < NEARLY_FULL or READ_ONLY_MEDIA.search(found["device"]) or NOT_FOR_WRITING.match(mount):
-            continue
-        details: dict[str, Detail] = {"mount": mount, "device": found["device"], "used_percent": percent}
-        details["what"] = "inodes" if inodes else "space"
-        yield row.event("file-system", role="context", details=details, pid=None)
+        if found is not None:
+            yield row, found
+        elif text.strip() and "-" not in text.split():  # file systems without numbers have dashes
+            return
+
+
+@parser(title="df", literals=["Mounted on"])
+def df(line: Line) -> Iterator[Event]:
+    header = line.text
+    if not header.startswith(FIRST_COLUMN) or "%" not in header:
+        return
+    if line.number <= line.window.state.get("df.until", 0) or not may_read(line, "df"):
+        return
+    what = "inodes" if "IUse%" in header or "Inode" in header else "space"
+    for row, found in _df_rows(line):
+        device, mount, percent = found["device"], found["mount"], int(found["percent"])
+        if percent >= NEARLY_FULL and not READ_ONLY_MEDIA.search(device) and not NOT_FOR_WRITING.match(mount):
+            details: dict[str, Detail] = {"mount": mount, "device": device, "used_percent": percent, "what": what}
+            yield row.event("file-system", role="context", details=details, pid=None)
 
 
 @parser(title="mount: read-only file systems", literals=[" (ro,", " (ro)", " ro,"])
@@ -80,6 +82,19 @@ def read_only_mount(line: Line) -> Iterator[Event]:
         return
     details: dict[str, Detail] = {"mount": found["mount"], "device": found["device"], "type": found["type"]}
     yield line.event("file-system", role="context", details={**details, "what": "read-only"}, pid=None)
+
+
+def _used_up(found: re.Match[str]) -> Iterator[str]:
+    """'space' or 'inodes', where the row has more than its quota or has reached its hard limit."""
+    if found["over"] or _at_limit(found["blocks"], found["limit"]):
+        yield "space"
+    if found["files_over"] or _at_limit(found["files"], found["files_limit"]):
+        yield "inodes"
+
+
+def _at_limit(used: str, limit: str) -> bool:
+    """A limit of 0 is none."""
+    return limit.strip("0.kKMGTP") != "" and used == limit
 
 
 @parser(title="quota", literals=["Disk quotas for "])
@@ -95,15 +110,8 @@ def quota(line: Line) -> Iterator[Event]:
             return
         if re.fullmatch(r"\s*[/\w]\S{0,300}", text):
             where = text.strip()
-            continue
-        found = QUOTA_ROW.match(text)
-        if found is None:
-            continue
-        mount, where = found["where"] or where, ""
-        for over, used, limit, what in (
-            (found["over"], found["blocks"], found["limit"], "space"),
-            (found["files_over"], found["files"], found["files_limit"], "inodes"),
-        ):
-            if over or (limit.strip("0.kKMGTP") and used == limit):
+        elif found := QUOTA_ROW.match(text):
+            mount, where = found["where"] or where, ""
+            for what in _used_up(found):
                 details: dict[str, Detail] = {"mount": mount, "who": head["who"], "what": f"quota of {what}"}
                 yield row.event("file-system", role="context", details=details, pid=None)

@@ -25,26 +25,35 @@ RESULT = re.compile(r"^\s+GPU (?P<index>\d{1,3}): (?P<result>OK|FAULTY)\s*$")
 MOST_GPUS = 128
 
 
+def _listed(line: Line, uuids: dict[int, str], listed: re.Match[str]) -> None:
+    """Remembers the UUID of a GPU from the list at the top."""
+    if len(uuids) >= MOST_GPUS:
+        line.leave_out("GPU list")
+    else:
+        uuids[int(listed["index"])] = listed["uuid"]
+
+
+def _results(line: Line) -> Iterator[tuple[Line, int, bool]]:
+    """(row, index of the GPU, whether it is faulty) below the head."""
+    for row in rows(line, "gpu-burn", MOST_GPUS):
+        found = RESULT.match(row.text)
+        if found is None:
+            return
+        yield row, int(found["index"]), found["result"] == "FAULTY"
+
+
 @parser(title="gpu-burn", literals=[" GPUs:", "(UUID: GPU-"])
 def gpu_burn(line: Line) -> Iterator[Event]:
     """All of them FAULTY is the run's fault (no memory left, wrong binary), not the cards'."""
     uuids: dict[int, str] = line.window.state.setdefault("gpu_burn.uuids", {})
     if listed := SMI_LIST.match(line.text):
-        if len(uuids) >= MOST_GPUS:
-            line.leave_out("GPU list")
-        else:
-            uuids[int(listed["index"])] = listed["uuid"]
+        _listed(line, uuids, listed)
         return
     found = TESTED.match(line.text)
     if found is None or not may_read(line, "gpu-burn"):
         return
-    results = []
-    for row in rows(line, "gpu-burn", MOST_GPUS):
-        one = RESULT.match(row.text)
-        if one is None:
-            break
-        results.append((row, int(one["index"]), one["result"]))
-    faulty = [(row, index) for row, index, result in results if result == "FAULTY"]
+    results = list(_results(line))
+    faulty = [(row, index) for row, index, is_faulty in results if is_faulty]
     of_the_run = len(faulty) == len(results) and len(results) > 1
     for row, index in faulty:
         details: dict[str, Detail] = {"index": index}

@@ -15,30 +15,35 @@ from collections.abc import Iterator
 from nccl_forensics.lines import stamps
 from nccl_forensics.lines.line import Line
 from nccl_forensics.lines.plugins import parser
-from nccl_forensics.model import Detail, Event
+from nccl_forensics.model import Detail, Event, Stamp
 
 HEAD = re.compile(r"^-- (?:Logs begin|Journal begins) at (?P<first>[^,]{10,60}), ends? at (?P<last>[^,]{10,60}?)\.? --")
+
+
+def _epoch_ns(stamp: Stamp | None) -> int | None:
+    """Nanoseconds since 1970; UTC where the zone is known, else on the clock as written."""
+    if stamp is None or stamp.wall_ns is None:
+        return None
+    return stamp.wall_ns - (stamp.zone_s or 0) * stamps.SECOND
 
 
 @parser(title="journalctl: head line", literals=["-- Logs begin at ", "-- Journal begins at "])
 def journal_head(line: Line) -> Iterator[Event]:
     """Two anchors of the clock; the zone only where its abbreviation means one offset, and the same at both ends."""
-    found = HEAD.match(line.text)
-    ends = [stamps.weekday_iso(found[name]) for name in ("first", "last")] if found else []
-    zones = {end[0].zone_s for end in ends if end is not None}
-    if len(ends) == 2 and ends[0] is not None and ends[1] is not None and ends[0][0].wall_ns is not None:
-        since_ns = ends[0][0].wall_ns - (ends[0][0].zone_s or 0) * stamps.SECOND
-    else:
-        since_ns = None
+    head = HEAD.match(line.text)
+    if head is None:
+        return
+    read = [stamps.weekday_iso(head[name]) for name in ("first", "last")]
+    ends = [found[0] if found else None for found in read]
+    since_ns = _epoch_ns(ends[0])
+    one_zone = len({end.zone_s for end in ends if end is not None}) == 1
     for number, end in enumerate(ends):
-        if end is None or end[0].wall_ns is None:
+        epoch_ns = _epoch_ns(end)
+        if end is None or epoch_ns is None:
             continue
-        stamp = end[0]
-        assert stamp.wall_ns is not None
-        details: dict[str, Detail] = {"what": "journal-head", "resolution_ns": stamp.resolution_ns}
-        details["epoch_ns"] = stamp.wall_ns - (stamp.zone_s or 0) * stamps.SECOND
+        details: dict[str, Detail] = {"what": "journal-head", "resolution_ns": end.resolution_ns, "epoch_ns": epoch_ns}
         if number == 1 and since_ns is not None:
             details["since_ns"] = since_ns
-        if len(zones) == 1 and stamp.zone_s is not None:
-            details["zone_s"] = stamp.zone_s
+        if one_zone and end.zone_s is not None:
+            details["zone_s"] = end.zone_s
         yield line.event("clock-anchor", role="context", stamp=None, details=details)

@@ -73,6 +73,22 @@ def in_shared_memory(text: str, path: str | None) -> bool:
     return (path or "").startswith("/dev/shm") or "shared memory" in text or "</torch_" in text or "/dev/shm" in text
 
 
+def _has_another_parser(line: Line, text: str) -> bool:
+    """NCCL's own words, and the kernel's."""
+    return "NCCL WARN" in text or "/dev/shm/nccl-" in text or line.peeled.program in ("kernel", "systemd")
+
+
+def _was_met(text: str, errno: int, *, raised: bool) -> bool:
+    """Whether a program met the error, rather than that somebody wrote about it."""
+    if not raised:
+        if not any(words in text for words, _, _ in ERRNOS):
+            return False  # a number without its words
+        if not NUMBER.search(text) and PROSE.match(text.partition(_words(errno))[2]):
+            return False
+    places = (text.find("[Errno "), text.find(_words(errno)), len(text))
+    return not is_quoted(text, min(at for at in places if at >= 0))
+
+
 @parser(
     title="A file could not be written or read",
     literals=[
@@ -82,20 +98,14 @@ def in_shared_memory(text: str, path: str | None) -> bool:
 )
 def storage_errno(line: Line) -> Iterator[Event]:
     text = near(line)
-    if "NCCL WARN" in text or "/dev/shm/nccl-" in text or line.peeled.program in ("kernel", "systemd"):
-        return
-    if not (found := errno_of(text)) or "posix_fallocate" in text:
+    if _has_another_parser(line, text) or not (found := errno_of(text)) or "posix_fallocate" in text:
         return
     errno, detail = found
-    if RAISED.search(text[:2000]) is None and not any(words in text for words, _, _ in ERRNOS):
-        return  # a number without its words, outside an exception
-    if not NUMBER.search(text) and RAISED.search(text[:2000]) is None and PROSE.match(text.partition(_words(errno))[2]):
-        return
-    if is_quoted(text, min(i for i in (text.find("[Errno "), text.find(_words(errno)), len(text)) if i >= 0)):
+    raised = RAISED.search(text[:2000]) is not None
+    if not _was_met(text, errno, raised=raised):
         return
     path = path_of(text)
     shm = in_shared_memory(text, path)
-    raised = RAISED.search(text[:2000]) is not None
     warned = "WARN" in line.raw[:400].decode("utf-8", "replace").upper()
     certain = raised and not warned
     yield line.event(

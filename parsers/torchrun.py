@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from nccl_forensics.lines.line import Line
 from nccl_forensics.lines.plugins import parser
@@ -113,12 +113,16 @@ def torchrun_failed(line: Line) -> Iterator[Event]:
         yield exit_event(line, int(found["code"]), told=agent, local_rank=local, rank=None, pid=pid)
 
 
-@parser(title="torchrun: the failure block", literals=["exitcode  :", "exitcode: "])
-def torchrun_block(line: Line) -> Iterator[Event]:
-    """One event for each child that is listed; `first` for the one under 'Root Cause'."""
-    found = ENTRY.match(near(line))
-    if not found:
-        return
+class _Entry(NamedTuple):
+    """One child in torchrun's failure block."""
+
+    fields: Mapping[str, str]
+    first: bool
+    """It stands under 'Root Cause'."""
+
+
+def _entry(line: Line) -> _Entry:
+    """The entry in which the line of the exit code stands: its fields are above it, and a few below."""
     fields: dict[str, str] = {}
     first = seen_index = False
     for other in leaders(line, 8, 16):
@@ -128,30 +132,33 @@ def torchrun_block(line: Line) -> Iterator[Event]:
                 fields.setdefault(field["name"], field["value"].strip())
         elif INDEX.match(text):
             seen_index = True
-        elif seen_index:
-            first = text.lstrip().startswith("Root Cause")
-            break
         else:
+            first = seen_index and text.lstrip().startswith("Root Cause")
             break
-    name = found["signal"]
     for other in followers(line, 2, 4):
         if field := FIELD.match(other.text):
             fields.setdefault(field["name"], field["value"].strip())
-    if name is None and (told := SIGNALLED.search(fields.get("traceback", ""))):
-        name = told["signal"]
-    code = int(found["code"])
-    name = name or signal_name(code)
+    return _Entry(fields, first)
+
+
+@parser(title="torchrun: the failure block", literals=["exitcode  :", "exitcode: "])
+def torchrun_block(line: Line) -> Iterator[Event]:
+    """One event for each child that is listed; `first` for the one under 'Root Cause'."""
+    found = ENTRY.match(near(line))
+    if not found:
+        return
+    fields, first = _entry(line)
+    signalled = SIGNALLED.search(fields.get("traceback", ""))
     who = RANK.match(fields.get("rank", ""))
-    stamp = wall(fields.get("time", ""), "%Y-%m-%d_%H:%M:%S")
     error_file = fields.get("error_file")
     started = ATTEMPT.search(error_file or "")
     yield exit_event(
         line,
-        code,
-        name,
+        int(found["code"]),
+        found["signal"] or (signalled["signal"] if signalled else None),
         first=first,
         error_file=None if error_file in (None, "", "<N/A>", "<NONE>") else error_file,
-        stamp=stamp or line.stamp,
+        stamp=wall(fields.get("time", ""), "%Y-%m-%d_%H:%M:%S") or line.stamp,
         rank=int(who["rank"]) if who else line.rank,
         local_rank=int(who["local"]) if who else line.peeled.local_rank,
         host=fields.get("host") or line.host,
@@ -198,17 +205,19 @@ def torchrun_rendezvous(line: Line) -> Iterator[Event]:
         elif told and "=" not in other.text:
             break
     world = rank_list(told.get("global_world_sizes", ""), 1)
+    host, port, attempt = told.get("master_addr"), told.get("master_port"), _counted(told.get("restart_count", ""))
     details: dict[str, Detail] = {
         "global_ranks": rank_list(told.get("global_ranks", "")),
-        "group_rank": number(told["group_rank"]) if told.get("group_rank", "").isdigit() else None,
-        "restart_count": number(told["restart_count"]) if told.get("restart_count", "").isdigit() else None,
+        "group_rank": _counted(told.get("group_rank", "")),
+        "restart_count": attempt,
         "world_size": world[0] if world else None,
-        "master": f"{told['master_addr']}:{told['master_port']}"
-        if {"master_addr", "master_port"} <= set(told)
-        else None,
+        "master": None if host is None or port is None else f"{host}:{port}",
     }
-    attempt = details["restart_count"]
     yield line.event("rendezvous", role="context", attempt=attempt, details=details)
+
+
+def _counted(written: str) -> int | None:
+    return number(written) if written.isdigit() else None
 
 
 @parser(
@@ -216,8 +225,11 @@ def torchrun_rendezvous(line: Line) -> Iterator[Event]:
 )
 def spawn_exit(line: Line) -> Iterator[Event]:
     if found := SPAWNED.search(near(line)):
-        name = found["signal"]
-        code = (
-            int(found["code"]) if found["code"] else -int(getattr(signal, name, 0)) if hasattr(signal, name) else None
-        )
-        yield exit_event(line, code, name, rank=None, local_rank=int(found["local"]), pid=None)
+        local, name = int(found["local"]), found["signal"]
+        code = int(found["code"]) if found["code"] else _code_of(name)
+        yield exit_event(line, code, name, rank=None, local_rank=local, pid=None)
+
+
+def _code_of(name: str) -> int | None:
+    """'SIGKILL' → -9, as a launcher gives it; None for a signal that this machine does not know."""
+    return -int(getattr(signal, name)) if hasattr(signal, name) else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from nccl_forensics.catalog import kinds_marked
 from nccl_forensics.model import Event, Reconstruction, Suspect, Wait, number
 from nccl_forensics.text.messages import say
 from nccl_forensics.waits.absence import judge
@@ -23,28 +24,7 @@ from nccl_forensics.waits.reports import (
 )
 from nccl_forensics.who.identities import Identities
 
-SPOKE = frozenset(
-    {
-        "watchdog-timeout",
-        "pg-status",
-        "pg-async",
-        "pg-watchdog-cuda",
-        "pg-blocking",
-        "pg-uniqueid",
-        "pg-heartbeat",
-        "pgw-mismatch",
-    }
-    | {
-        "gloo-wait",
-        "gloo-closed",
-        "gloo-reached",
-        "store-wait",
-        "store-barrier",
-        "store-broken",
-        "nccl-ib-error",
-        "monitored-barrier",
-    }
-)
+SPOKE = kinds_marked("complains")
 """Kinds in which a rank complains: victims until shown otherwise."""
 
 
@@ -155,7 +135,7 @@ def _witnesses(attended: Iterable[Attendance], suspects: Sequence[Suspect]) -> t
     return witnesses, unsure
 
 
-START_KINDS = frozenset({"nccl-init", "rank-identity", "spawned", "world-size", "setting", "torch-version"})
+START_KINDS = kinds_marked("at-start")
 """Lines of a process's start, which tell nothing of how it ended."""
 
 

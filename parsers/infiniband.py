@@ -1,7 +1,7 @@
 """States and counters of network ports: ibstat, ibstatus, ibv_devinfo, ibdev2netdev, rdma link, mlxlink, ethtool.
 
 Written by infiniband-diags, rdma-core, iproute2, NVIDIA's MFT and ethtool. Time: none, the moment of the call. Whether
-a port that is down matters depends on whether anybody uses it, so every state is context here; rules/evidence.py
+a port that is down matters depends on whether anybody uses it, so every state is context here; rules/evidence_ports.py
 compares ports. Counters count from the last load of the driver. Examples:
 
 CA 'mlx5_0'

@@ -12,7 +12,8 @@ from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say
 from nccl_forensics.verdict.case import ONE_START, Case
 from nccl_forensics.verdict.rules import rule
-from nccl_forensics.verdict.rules.host import fell_together, job_log_of, other_matter, recovered_link
+from nccl_forensics.verdict.rules.host import fell_together, other_matter, recovered_link
+from nccl_forensics.verdict.rules.host_lost import job_log_of
 from nccl_forensics.who.layout import rail_of, shared_by
 
 JOB_KINDS = kinds_marked("of-failure")

@@ -21,7 +21,7 @@ from nccl_forensics.show.report import html
 from nccl_forensics.verdict import advice, drafts
 from nccl_forensics.verdict.case import Case
 from nccl_forensics.verdict.rules import findings
-from nccl_forensics.verdict.rules.gpu import MINUTE, _most_within
+from nccl_forensics.verdict.rules.gpu_trends import MINUTE, _most_within
 from nccl_forensics.when.aligned import Aligned
 from nccl_forensics.when.years import DAY, NEAR_DAYS, FullDates, with_year
 

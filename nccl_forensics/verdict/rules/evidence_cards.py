@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from nccl_forensics.catalog import weight
+from nccl_forensics.fields import NumberField
 from nccl_forensics.model import Event, Finding, Gpu, number, text
 from nccl_forensics.names import same_host
 from nccl_forensics.text import phrases
@@ -128,7 +129,7 @@ def _explained(case: Case, rank: int, gpu: Gpu) -> bool:
     return False
 
 
-def _highest(events: Sequence[Event], key: str) -> int:
+def _highest(events: Sequence[Event], key: NumberField) -> int:
     return max((number(event, key) or 0 for event in events), default=0)
 
 
@@ -251,7 +252,7 @@ def _last_xid(who: Subjects, gpu: Gpu, shown: Event, cause: str) -> Finding:
     )
 
 
-RISES = {
+RISES: Mapping[NumberField, tuple[str, int, str]] = {
     "ecc_volatile_corrected": ("gpu_ecc_leak", 10, say("corrected memory errors")),
     "ecc_aggregate_corrected": ("gpu_ecc_leak", 10, say("corrected memory errors")),
     "remapped_corrected": ("gpu_ecc_leak", 1, say("memory rows remapped for corrected errors")),
@@ -262,19 +263,19 @@ RISES = {
 """Counter → (cause, smallest rise that means something, words). The rise of ten is our judgement."""
 
 
-def _counted(event: Event) -> list[tuple[str, int]]:
+def _counted(event: Event) -> list[tuple[NumberField, int]]:
     """(counter, where it stands) of those in RISES that a line shows."""
     if event.kind == "gpu-metric":
         metric, value = text(event, "metric"), number(event, "value")
-        return [(metric, value)] if metric is not None and metric in RISES and value is not None else []
+        return [(name, value) for name in RISES if name == metric and value is not None]
     if event.time_ns is None:
         return []
     return [(name, value) for name in RISES if (value := number(event, name)) is not None]
 
 
-def _counters(case: Case, who: Subjects) -> dict[tuple[Card, str], tuple[Gpu, list[Look]]]:
+def _counters(case: Case, who: Subjects) -> dict[tuple[Card, NumberField], tuple[Gpu, list[Look]]]:
     """(card, counter) → the looks at it."""
-    series: dict[tuple[Card, str], tuple[Gpu, list[Look]]] = {}
+    series: dict[tuple[Card, NumberField], tuple[Gpu, list[Look]]] = {}
     for event in case.of("gpu-metric", "gpu-info"):
         counted = _counted(event)
         gpu = who.gpu(event) if counted else None

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nccl_forensics.catalog import weight
+from nccl_forensics.catalog import kinds_marked, weight
 from nccl_forensics.model import Event, Finding, Gpu, number, text
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say
@@ -20,7 +20,7 @@ BURST_S = 120
 TOGETHER_S = 2
 """GPUs lost within this time share a cause (xid.toml, pattern multi-79-shared-power)."""
 LOST = frozenset({79})
-LOST_KINDS = frozenset({"nvrm-fallen", "nvrm-fallen-probe"})
+LOST_KINDS = kinds_marked("card-lost")
 MEMORY = frozenset({48, 64, 94, 95, 140, 161, 171, 172})
 MEMORY_NOTED = frozenset({63})
 FIRMWARE = frozenset({61, 62, 119, 120, 122})
@@ -80,15 +80,11 @@ def _by_line(event: Event) -> tuple[int, int]:
     return at(event), event.evidence.line or 0
 
 
-LINK = frozenset({"aer-uncorrected", "aer-bit-surprise-down", "pciehp-link", "dpc-containment", "pci-retrain"})
+LINK = kinds_marked("port-above")
 """Lines of the port above a card."""
-BESIDE = (
-    LINK
-    | {"nvrm-rminit-failed", "nvrm-rm-init-adapter", "nvrm-pmu-halted", "nvrm-needs-open", "nvrm-power-cables"}
-    | {"pci-bar-fail"}
-)
+BESIDE = kinds_marked("beside-xid")
 """Kernel lines that belong into the same picture."""
-DOUBTFUL = frozenset({"nvrm-rminit-failed", "pci-bar-fail"})
+DOUBTFUL = kinds_marked("doubtful-start")
 """Lines of a card that did not start; they do not tell why, nor whether it ever did."""
 
 

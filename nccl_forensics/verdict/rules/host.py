@@ -7,12 +7,11 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 
-from nccl_forensics import catalog
-from nccl_forensics.catalog import weight
+from nccl_forensics.catalog import kernel_entries, kinds_marked, weight
 from nccl_forensics.fields import TextField
-from nccl_forensics.model import Event, Finding, text
+from nccl_forensics.model import Event, Finding, Gpu, text
 from nccl_forensics.names import short
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say
@@ -28,10 +27,9 @@ from nccl_forensics.verdict.rules.host_processes import (
     without_strangers,
 )
 
-GPU_FAMILIES = frozenset({"pcie", "nvidia"})
-"""Families of kernel.toml that rules/gpu.py weighs."""
-OF_CARDS = frozenset({"gpu_off_bus", "gpu_firmware", "gpu_other", "pcie_link", "psu_rail_loss"})
-"""Causes in those families that it weighs; theirs of other causes are weighed here."""
+WITH_ITS_CARD = kinds_marked("with-its-card")
+"""Signatures that rules/gpu.py weighs together with the Xids of their card, or only tells beside them."""
+SIGNATURES = {entry.id: entry for entry in kernel_entries()}
 GONE_WORDS = {
     "proc-vbios-unknown": say("the driver has no VBIOS version of it"),
     "smi-lost": say("nvidia-smi cannot open it"),
@@ -41,13 +39,8 @@ GONE = frozenset(GONE_WORDS)
 """Signs in a report that a card does not answer any more."""
 AFTERWARDS = (weight("too_late"), weight("while_waiting"))
 """What `Case.timing` says of a report that was written after the failure, as reports are."""
-ASIDE = frozenset({"lspci-width", "lspci-speed", "smi-link", "smi-throttle"})
+ASIDE = kinds_marked("aside")
 """States in a report that are worth a look and stop no job."""
-
-
-@cache
-def _families() -> dict[str, str]:
-    return {e["id"]: e["family"] for e in catalog.load("kernel")["entry"]}
 
 
 @rule
@@ -66,13 +59,12 @@ def kernel_states_it(case: Case) -> Iterator[Finding]:
 
 def _by_cause_and_host(case: Case) -> dict[tuple[str, str | None], list[Event]]:
     """The lines that speak for a cause and are weighed here."""
-    families = _families()
     groups: dict[tuple[str, str | None], list[Event]] = defaultdict(list)
     for event in case.events:
         cause = event.cause
-        if event.kind not in families or cause is None or event.role not in ("cause", "symptom"):
+        if event.kind not in SIGNATURES or cause is None or event.role not in ("cause", "symptom"):
             continue
-        of_a_card = families[event.kind] in GPU_FAMILIES and cause in OF_CARDS
+        of_a_card = event.kind in WITH_ITS_CARD
         on_purpose = event.kind in ON_PURPOSE and not (case.job or case.has_job_log)
         if of_a_card or on_purpose or (event.kind in BAD_MEMORY and _passed_on(case, event)):
             continue
@@ -114,6 +106,12 @@ class _Story:
     @cached_property
     def kinds(self) -> frozenset[str]:
         return frozenset(e.kind for e in self.near)
+
+    @cached_property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The cards that these lines accuse; that of a port or another device is none."""
+        accused = {e.gpu_pci for e in self.telling if e.gpu_pci and SIGNATURES[e.kind].indicts == "gpu"}
+        return tuple(self.case.known.gpu(self.host, pci) for pci in sorted(accused))
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
@@ -202,7 +200,7 @@ def _said_but_once(story: _Story) -> bool:
 
 def _own_weight(story: _Story) -> float:
     """Log-odds of what the lines say. Symptoms of several kinds add up; states in a report stop no job."""
-    if all(e.kind in ASIDE and _families()[e.kind] == "report" for e in story.near):
+    if story.kinds <= ASIDE:
         return 0.4
     if story.is_stated:
         return weight("kernel_cause")
@@ -225,6 +223,7 @@ def _stated(story: _Story) -> Finding:
         weight=_own_weight(story) + shift - (3.0 if harmless else 0.0),
         ranks=story.ranks,
         hosts=if_known(host),
+        gpus=story.gpus,
         events=(*story.telling[:4], *_broken(case, first)),
         onset_ns=None if first.kind in OF_THE_LAST_BOOT else first.time_ns,
         detail=first.kind,
@@ -248,11 +247,11 @@ def _no_longer_there(story: _Story) -> Finding:
     )
 
 
-ON_PURPOSE = frozenset({"power-button"})
+ON_PURPOSE = kinds_marked("on-purpose")
 """Somebody, or a service, shut the host down in order: a failure only for a job that ran there."""
-BAD_MEMORY = frozenset({"edac-ue", "mce", "ghes"})
+BAD_MEMORY = kinds_marked("bad-memory")
 """How the kernel and firmware report a word of memory that can't be read any more."""
-PASSED_ON = frozenset({"memory-failure", "memory-failure-action"})
+PASSED_ON = kinds_marked("page-handled")
 """How the kernel tells that it dealt with the page: the process that used it pays, and the host runs on."""
 PASSED_ON_S = 60
 """The kernel deals with a broken page at once; stamps are of whole seconds. Our judgement."""
@@ -287,9 +286,9 @@ def _broken(case: Case, event: Event) -> list[Event]:
     return [e for e in errors if e.boot == event.boot and 0 <= at(event) - at(e) <= PASSED_ON_S * SECOND][:1]
 
 
-OF_THE_LAST_BOOT = frozenset({"amd-reset-reason", "bert"})
+OF_THE_LAST_BOOT = kinds_marked("of-last-boot")
 """Lines of a start that tell why the boot before it ended: the loss came earlier than they stand."""
-KEEP_ALIVE = frozenset({"ena-keepalive", "nic-tx-timeout"})
+KEEP_ALIVE = kinds_marked("keep-alive")
 """Adapters whose driver was not scheduled in time complain in these words."""
 
 
@@ -312,7 +311,7 @@ RECOVERED_S = 600
 """A link that is back within ten minutes flapped. Our judgement."""
 HARMED_S = 300
 """NCCL gives up on a dead path within minutes: a flap further from the failure did no harm. Our judgement."""
-PORT_DOWN = frozenset({"link-down", "lost-carrier", "bond-down", "ib-port"})
+PORT_DOWN = kinds_marked("port-down")
 TOGETHER_S, TOGETHER_HOSTS = 10, 3
 """Ports of so many hosts that go down within this time have one cause outside of them. Our judgement."""
 
@@ -348,7 +347,7 @@ def _first_of_each_host(events: Iterable[Event]) -> dict[str, Event]:
 
 def recovered_link(case: Case, down: Event) -> bool:
     """A link that came up again on the same device soon, and not just before the job failed."""
-    back = any(_is_back(down, up) for up in case.on(down.host, "link-up", "bond-up", "ib-port-up"))
+    back = any(_is_back(down, up) for up in case.on(down.host, "link-up"))
     if not back or not case.job:
         return back
     seen, onset = case.detected, case.onset_ns
@@ -365,19 +364,11 @@ def _is_back(down: Event, up: Event) -> bool:
     return later and soon and text(up, "dev") == text(down, "dev")
 
 
-OF_PROCESSES = frozenset({"segfault", "trap", "arm-fault", "audit-abend", "coredump", "hung-task"})
+OF_PROCESSES = kinds_marked("of-a-process")
 """Kinds that are about one process, which they name."""
-ENDS = {"nfs-not-responding": "nfs-ok", "lustre-lost": "lustre-restored", "nvme-timeout": "nvme-abort-ok"}
+ENDS = {entry.id: entry.over for entry in kernel_entries() if entry.over is not None}
 """A disturbance → the kernel's line that it is over."""
-AGAIN_S = {
-    "soft-lockup": 60,
-    "workqueue-lockup": 90,
-    "blk-io-error": 90,
-    "nvme-timeout": 90,
-    "rcu-stall": 300,
-    "rcu-starved": 300,
-    "hung-task": 300,
-}
+AGAIN_S = {entry.id: entry.again_s for entry in kernel_entries() if entry.again_s is not None}
 """Seconds within which the kernel mostly says it again as long as it lasts: the softlockup watchdog tells after 20 s,
 then every 20 (before 5.14 not always: kernel/watchdog.c, soft_watchdog_warn), RCU after 21 s and then after three times
 that, hung tasks are looked for every 120 s (kernel.hung_task_timeout_secs), block devices time out after 30 s."""
@@ -501,19 +492,7 @@ def other_matter(case: Case, event: Event) -> bool:
     )
 
 
-PROCESS_TELLS = frozenset(
-    {
-        "exit",
-        "python-exception",
-        "cuda-oom",
-        "cuda-error",
-        "pg-watchdog-cuda",
-        "storage-error",
-        "dataloader-killed",
-        "nccl-shm",
-    }
-    | {"oom-killed", "nccl-warn-cuda", "segfault"}
-)
+PROCESS_TELLS = kinds_marked("tells-itself")
 """Lines by which a process of the host says itself what happened: then the launcher took the rest of the host along."""
-LAUNCHER_TELLS = frozenset({"exit", "sigterm-sent"})
+LAUNCHER_TELLS = kinds_marked("launcher-tells")
 """Lines of a launcher about a process of its own host: whoever writes them outlived that process, so the host did."""

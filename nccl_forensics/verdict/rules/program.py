@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
-from nccl_forensics.catalog import weight
+from nccl_forensics.catalog import kinds_marked, weight
 from nccl_forensics.model import Event, Finding, number, text
 from nccl_forensics.names import same_host
 from nccl_forensics.text import phrases
@@ -29,7 +29,7 @@ SPECIFIC = {
 }
 """Kinds that name a resource; None: the event's own `cause` tells."""
 ADDRESS = re.compile(r"[\d.]{7,15}|[0-9a-f:]*:[0-9a-f:]*", re.ASCII)
-RAISED = frozenset({"python-exception", "cuda-oom", "storage-error", "cuda-error"})
+RAISED = kinds_marked("raised")
 """Kinds after which a process ends with exit code 1."""
 
 

@@ -108,21 +108,25 @@ def _sends_or_receives(history: History, infos: Sequence[int]) -> bool:
     return len(history.p2p) > 0 and bool(np.isin(history.dump.group[history.p2p], infos).any())
 
 
-def _with_perhaps(groups: Mapping[Key, Standing], absent: tuple[int, ...], world: int) -> dict[Key, Standing]:
-    """Where no dump lists a group's members (gloo), the `absent`, who have no dump, may be among them."""
-    return {
-        key: replace(group, perhaps=absent)
-        if absent and not members_known(key) and not _has_full_share(group, groups, world)
-        else group
-        for key, group in groups.items()
-    }
+def _with_perhaps(groups: Mapping[Key, Standing], absent: tuple[int, ...], world: int) -> Mapping[Key, Standing]:
+    """The groups with those without a dump (`absent`) as perhaps missing, where they may be members."""
+    if not absent:
+        return groups
+    lacking = {key for key, group in groups.items() if _may_lack_members(group, groups, world)}
+    return {key: replace(group, perhaps=absent) if key in lacking else group for key, group in groups.items()}
 
 
-def _has_full_share(group: Standing, groups: Mapping[Key, Standing], world: int) -> bool:
-    """Groups of one description part the job among them: one that has its full share lacks nobody."""
+def _may_lack_members(group: Standing, groups: Mapping[Key, Standing], world: int) -> bool:
+    """No dump lists the group's members (gloo).
+
+    Groups of one description part the job among them: one that has its full share lacks nobody.
+    """
+    if members_known(group.key):
+        return False
     sisters = [x for x in groups.values() if x.description == group.description and not x.key[0]]
     apart = len({r for x in sisters for r in x.ranks}) == sum(len(x.ranks) for x in sisters)
-    return bool(group.description) and apart and len(group.ranks) * len(sisters) >= world
+    has_full_share = bool(group.description) and apart and len(group.ranks) * len(sisters) >= world
+    return not has_full_share
 
 
 def _part_namesakes(groups: Mapping[Key, Standing]) -> tuple[dict[Key, Standing], dict[tuple[int, Key], Key]]:
@@ -137,7 +141,8 @@ def _part_namesakes(groups: Mapping[Key, Standing]) -> tuple[dict[Key, Standing]
     for key, group in groups.items():
         if members_known(key) or group.seq is not None or not late:
             continue
-        parts, parted[key] = _parts_of(group, late)
+        parts, rest = _parts_of(group, late)
+        parted[key] = rest
         for part in parts:
             parted[part.key] = part
             moved |= {(rank, key): part.key for rank in part.ranks}

@@ -43,10 +43,9 @@ class Mismatch:
 def mismatches_of(job: Job) -> Iterator[Mismatch]:
     """Groups whose members entered the stuck place with different calls."""
     for group in job.stuck:
-        assert group.seq is not None
-        votes = _votes(group, group.seq)
+        votes = _votes(group, group.stuck_seq)
         if len(votes) > 1:
-            yield _mismatch(job, group, group.seq, votes)
+            yield _mismatch(job, group, group.stuck_seq, votes)
 
 
 def _votes(group: Standing, seq: int) -> Votes:
@@ -127,12 +126,12 @@ def departs_by(job: Job, group: Standing, rank: int, seq: int) -> bool:
     return where is not None and where <= row
 
 
-# What the minority did: something wrong, or the right thing a place early or late.
+# What those who differ did: something wrong, or the right thing a place early or late.
 
 
 @dataclass(frozen=True, eq=False)
 class Clash:
-    """The minority `rest` called something else at `seq` than `most`."""
+    """`rest` called something else at `seq` than `most`, who made the call that belongs there."""
 
     job: Job
     group: Standing
@@ -142,7 +141,7 @@ class Clash:
 
     @property
     def member(self) -> Member:
-        """The first of the minority, who stands for it."""
+        """The first of those who differ, who stands for them."""
         return self.group.members[self.rest[0]]
 
     @property
@@ -186,7 +185,7 @@ class Clash:
 
     @property
     def later(self) -> list[int]:
-        """The next numbers that the minority went on to."""
+        """The next numbers that those who differ went on to."""
         return [x for x in (self.seq + 1, self.seq + 2, self.seq + 3) if self.member.rows(x)]
 
     def mismatch(self, cause: str, says: str, *, less: float = 0.0, first_seq: int | None = None) -> Mismatch:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from nccl_forensics.catalog import kinds_marked
-from nccl_forensics.model import Event, Reconstruction, Suspect, Wait, number
+from nccl_forensics.model import Event, Reconstruction, Suspect, Wait, number, text
 from nccl_forensics.text.messages import say
 from nccl_forensics.waits.absence import judge
 from nccl_forensics.waits.reports import (
@@ -97,7 +97,7 @@ def _reports(events: Sequence[Event], known: Identities) -> Reports:
         logged=frozenset(_ranks(e for e in own if e.kind != "inspector-comm" and not e.relayed)),
         late=frozenset(_spoke_late(events)),
         answered={e.rank: e for e in events if e.kind in ("pg-observed", "pg-dump-remote") and e.rank is not None},
-        finished=frozenset(_ranks(e for e in own if e.kind == "progress" and e.details.get("what") == "finished")),
+        finished=frozenset(_ranks(e for e in own if e.kind == "progress" and text(e, "what") == "finished")),
     )
 
 

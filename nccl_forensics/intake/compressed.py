@@ -28,6 +28,8 @@ ZSTD_WINDOW = 1 << 27
 """Bytes: `zstd --long`'s default, and the most that `zstd -d` takes without being told (zstd(1))."""
 RESTARTS = 1000
 """How often a damaged gzip or tar is searched for its next landmark. Our judgement."""
+HEADER_CRC, EXTRA, NAME, COMMENT = 2, 4, 8, 16
+"""Flags of a gzip member: what stands in its header behind the first 10 bytes (RFC 1952 §2.3.1)."""
 Engine = Callable[[memoryview, int], "tuple[bytes, int, bytes | None]"]
 """(compressed bytes, most bytes wanted) → (bytes; how many of the compressed ones were taken; at the end of the stream
 those that were taken too many, before it None)."""
@@ -120,11 +122,8 @@ class Unpack(Reader):
             if over := self._of.over():
                 self._stop(over)
                 break
-            if self._engine is None:
-                if not self._next():
-                    self._over = True
-                    break
-                self._feed = FIRST_FEED
+            if self._engine is None and not self._begin():
+                break
             if self._low == self._high:
                 self._more(1)
             feed = self._view[self._low : min(self._high, self._low + self._feed)]
@@ -153,6 +152,12 @@ class Unpack(Reader):
                 got += self._damaged("it doesn't get on", view[got:])
         self._of.unpacked(got)
         return got
+
+    def _begin(self) -> bool:
+        """Start the next stream; False, for ever, if there is none."""
+        self._feed = FIRST_FEED
+        self._over = self._over or not self._next()
+        return not self._over
 
     def _cut(self) -> str:
         return f"the {self.name} stream breaks off; {amount(self._given)} of text come before the cut. Copy it again"
@@ -284,25 +289,30 @@ class Gzip(Unpack):
             if self._parent.trouble:
                 self._stop(self._parent.trouble)
             return False
-        if not self._at_member():
-            self._more(4)
-            rest = bytes(self._view[self._low : self._high])
-            if len(rest) < 4 and b"\x1f\x8b\x08".startswith(rest[:3]):
-                self._stop(self._parent.trouble or self._cut())
-                return False
-            before = self._given
-            if not self._resync():
-                if self._streams:
-                    self._remark()
-                else:
-                    self._stop("it starts like gzip, but isn't. Copy it again in binary mode")
-                return False
-            self.trouble = self.trouble or f"damaged after {amount(before)} of text: a part is no gzip member"
+        if not self._at_member() and not self._to_member():
+            return False
         if not self._header():
             self._stop(self._parent.trouble or self._cut())
             return False
         self._engine, self._crc, self._length = self._start(), 0, 0
         return True
+
+    def _to_member(self) -> bool:
+        """Go past what is no member to the next one; False if there is none, and then it is said why."""
+        self._more(4)
+        rest = bytes(self._view[self._low : self._high])
+        if len(rest) < 4 and b"\x1f\x8b\x08".startswith(rest[:3]):
+            self._stop(self._parent.trouble or self._cut())
+            return False
+        before = self._given
+        if self._resync():
+            self.trouble = self.trouble or f"damaged after {amount(before)} of text: a part is no gzip member"
+            return True
+        if self._streams:
+            self._remark()
+        else:
+            self._stop("it starts like gzip, but isn't. Copy it again in binary mode")
+        return False
 
     def _at_member(self) -> bool:
         """Whether a member starts here: magic, method 8, no reserved flag (RFC 1952 §2.3)."""
@@ -351,32 +361,39 @@ class Gzip(Unpack):
             return False
         flags = self._view[self._low + 3]
         self._low += 10
-        if flags & 4:
-            if not self._more(2):
+        return (
+            (not flags & EXTRA or self._pass_extra())
+            and (not flags & NAME or self._pass_text())
+            and (not flags & COMMENT or self._pass_text())
+            and (not flags & HEADER_CRC or self._pass(2))
+        )
+
+    def _pass(self, left: int) -> bool:
+        """Pass over so many bytes; False if there are fewer."""
+        while left:
+            if not self._more(1):
                 return False
-            extra = int.from_bytes(self._view[self._low : self._low + 2], "little")
-            self._low += 2
-            while extra:
-                if not self._more(1):
-                    return False
-                step = min(extra, self._high - self._low)
-                self._low += step
-                extra -= step
-        for flag in (8, 16):  # name and comment, each ends in a NUL
-            if not flags & flag:
-                continue
-            while True:
-                if not self._more(1) or self._of.over():
-                    return False
-                end = self._buffer.find(b"\0", self._low, self._high)
-                self._low = self._high if end < 0 else end + 1
-                if end >= 0:
-                    break
-        if flags & 2:
-            if not self._more(2):
-                return False
-            self._low += 2
+            step = min(left, self._high - self._low)
+            self._low += step
+            left -= step
         return True
+
+    def _pass_extra(self) -> bool:
+        """Pass over a field that begins with its length; False if it is cut."""
+        if not self._more(2):
+            return False
+        length = int.from_bytes(self._view[self._low : self._low + 2], "little")
+        self._low += 2
+        return self._pass(length)
+
+    def _pass_text(self) -> bool:
+        """Pass over a text that ends in a NUL; False if it is cut, or too long for the limits."""
+        while self._more(1) and not self._of.over():
+            end = self._buffer.find(b"\0", self._low, self._high)
+            self._low = self._high if end < 0 else end + 1
+            if end >= 0:
+                return True
+        return False
 
 
 class _ZstdFrames:

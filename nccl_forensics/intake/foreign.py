@@ -89,17 +89,25 @@ def cannot(head: bytes, name: str) -> str | None:
             name = re.sub(r"\.(?:gz|bz2|xz|zst)$", "", name)
             return reason.replace("FILE", name if re.fullmatch(r"\w[\w.,+-]*", name) else "FILE")
     if head.startswith(b"\x7fELF"):
-        core = len(head) > 18 and int.from_bytes(head[16:18], "big" if head[5] == 2 else "little") == 4
-        if not core:
-            return "a compiled program: no log"
-        return "a core dump: write its stacks down (gdb -batch -ex 'thread apply all bt' PROGRAM CORE > bt.txt)"
-    if head.startswith(b"PK\x03\x04"):
-        length = int.from_bytes(head[26:28], "little")
-        member = head[30 : 30 + length]
-        if member == b"[Content_Types].xml":
-            return "an Office document: save its text as a .txt file and give that"
-        if member.endswith(b"/data.pkl"):
-            return "a PyTorch checkpoint: no log"
+        if _is_core(head):
+            return "a core dump: write its stacks down (gdb -batch -ex 'thread apply all bt' PROGRAM CORE > bt.txt)"
+        return "a compiled program: no log"
+    return _of_zip(head) if head.startswith(b"PK\x03\x04") else None
+
+
+def _is_core(head: bytes) -> bool:
+    """Of an ELF file: e_type is ET_CORE, in the byte order that EI_DATA tells (elf(5))."""
+    return len(head) > 18 and int.from_bytes(head[16:18], "big" if head[5] == 2 else "little") == 4
+
+
+def _of_zip(head: bytes) -> str | None:
+    """What a zip is by its first member, where it is no archive of logs."""
+    length = int.from_bytes(head[26:28], "little")
+    member = head[30 : 30 + length]
+    if member == b"[Content_Types].xml":
+        return "an Office document: save its text as a .txt file and give that"
+    if member.endswith(b"/data.pkl"):
+        return "a PyTorch checkpoint: no log"
     return None
 
 

@@ -20,7 +20,7 @@ def contents(reader: Reader, place: Place, meter: Meter) -> Iterator[Source]:
         return  # the loop that drew this one says so
     head = reader.peek(HEAD)
     if not head:
-        yield place.refused(reader.trouble or EMPTY, "failed" if reader.trouble else "skipped")
+        yield _empty(reader, place)
         return
     layer = _layer(head)
     if layer is not None:
@@ -41,7 +41,7 @@ def contents(reader: Reader, place: Place, meter: Meter) -> Iterator[Source]:
     if encoding:
         reader = Recode(reader, encoding)
     if not reader.peek(1):
-        yield place.refused(reader.trouble or EMPTY, "failed" if reader.trouble else "skipped")
+        yield _empty(reader, place)
         return
     source = Source(place.path, last(place.path), size=place.size, mtime_ns=place.mtime_ns, reader=reader)
     reader.meter = meter
@@ -55,21 +55,41 @@ def contents(reader: Reader, place: Place, meter: Meter) -> Iterator[Source]:
             reader.close()
 
 
+def _empty(reader: Reader, place: Place) -> Source:
+    """The row of a stream that gives nothing."""
+    return place.refused(reader.trouble or EMPTY, "failed" if reader.trouble else "skipped")
+
+
 def _layer(head: bytes) -> Layer | None:
     """What opens a compressed stream or an archive that starts like this."""
     if head.startswith(b"\x1f\x8b\x08"):
         return _unpacked(Gzip)
-    if head.startswith(b"BZh") and head[4:10] in (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90"):
+    if _is_bzip2(head):
         return _unpacked(Bzip2)
-    if head.startswith(b"\xfd7zXZ\0") or (head.startswith(b"\x5d\0\0") and head[5:13] == b"\xff" * 8):
+    if _is_xz_or_lzma(head):
         return _unpacked(Xz)
-    if head.startswith(b"\x28\xb5\x2f\xfd") or (head[1:4] == b"\x2a\x4d\x18" and head[0] >> 4 == 5):
+    if _is_zstd(head):
         return _unpacked(zstd)
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")) and not cannot(head, ""):
         return zip
     if tar_header(head[:512]) is not None:
         return tar
     return None
+
+
+def _is_bzip2(head: bytes) -> bool:
+    """Its magic, a level, and a block or the end of an empty stream."""
+    return head.startswith(b"BZh") and head[4:10] in (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
+
+
+def _is_xz_or_lzma(head: bytes) -> bool:
+    """xz; or the older format, which has no magic: its usual properties, and a size that is not told."""
+    return head.startswith(b"\xfd7zXZ\0") or (head.startswith(b"\x5d\0\0") and head[5:13] == b"\xff" * 8)
+
+
+def _is_zstd(head: bytes) -> bool:
+    """A frame, or one to be skipped (RFC 8878 §3.1)."""
+    return head.startswith(b"\x28\xb5\x2f\xfd") or (head[1:4] == b"\x2a\x4d\x18" and head[0] >> 4 == 5)
 
 
 def _unpacked(make: Callable[[Reader, Meter], Reader | None]) -> Layer:

@@ -31,6 +31,11 @@ class Place:
     def refused(self, reason: str, status: Status = "skipped") -> Source:
         return Source(self.path, last(self.path), size=self.size, mtime_ns=self.mtime_ns, status=status, reason=reason)
 
+    def left_out(self, reason: str, meter: Meter, status: Status = "skipped") -> Source:
+        """The row of a member that is not opened: it counts as one that is."""
+        meter.totals.members += 1
+        return self.refused(reason, status)
+
     def member(self, name: bytes, size: int | None, mtime_ns: int | None) -> Place:
         """A member of this archive. A name that was there before gets a number, so that paths stay unlike."""
         shown = fit_to_show(name).removeprefix("./") or "(no name)"
@@ -48,8 +53,16 @@ def members(n: int) -> str:
     return "1 member" if n == 1 else f"{n:,} members"
 
 
+def stopped(archive: Place, meter: Meter) -> Source | None:
+    """The row that ends an archive, if a limit does: too many files, or what unpacking has cost."""
+    if full := at_the_bound(archive, meter):
+        return full
+    over = meter.over()
+    return archive.refused(over, "partial") if over else None
+
+
 def at_the_bound(place: Place, meter: Meter) -> Source | None:
-    """The row that ends an archive, if a limit does."""
+    """The row that ends the reading, if there are too many files."""
     if meter.totals.members >= meter.limits.members:
         return place.refused(
             f"stopped: more than {meter.limits.members:,} files in all ({option('members')}); the rest was not read",

@@ -6,20 +6,28 @@ Formats: POSIX.1-2017 pax and the GNU tar manual's "Basic Tar Format".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from nccl_forensics.intake.compressed import RESTARTS
 from nccl_forensics.intake.foreign import fit_to_show
 from nccl_forensics.intake.limits import Meter, amount
-from nccl_forensics.intake.places import Place, at_the_bound, members
+from nccl_forensics.intake.places import Place, members, stopped
 from nccl_forensics.intake.readers import Part, Reader, Source
 
 PAX_BYTES = 1 << 20
 """Most bytes of an extended header that are looked at. Our judgement: names end at 4 kB."""
 
 
-@dataclass(slots=True)
+EXTENDED = b"xXgLK"
+"""Kinds of headers that speak of the next member, or (g) of all that follow: pax, and GNU's long names and links."""
+WITHOUT_DATA = b"123456"
+"""Kinds of members behind which no data stands, whatever size they say."""
+NO_MEMBERS = b"VD"
+"""GNU's volume label and its list of a folder's names."""
+
+
+@dataclass(frozen=True, slots=True)
 class _TarHeader:
     name: bytes
     size: int
@@ -28,6 +36,78 @@ class _TarHeader:
     link: bytes
     more: bool
     """Old GNU sparse: a block with more of the map follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A member, after all that was said of it."""
+
+    kind: bytes
+    name: bytes
+    link: bytes
+    size: int
+    mtime_ns: int | None
+    mapped: bool
+    """Sparse as pax 1.0 has it: a map stands before the data."""
+
+    @property
+    def is_listed(self) -> bool:
+        """Does it get a row? Folders don't."""
+        folder = self.kind == b"5" or (self.kind in b"0\0" and self.name.endswith(b"/"))
+        return not folder and self.kind not in NO_MEMBERS
+
+    @property
+    def refused(self) -> str | None:
+        """Why it is not read, where it is no file."""
+        if self.kind == b"1":
+            return f"another name of {fit_to_show(self.link)}, which is read under that name"
+        if self.kind == b"2":
+            target = fit_to_show(self.link)
+            return f"link to {target}: not followed. If that is missing here, pack it with tar -h"
+        return _KINDS.get(self.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """What extended headers have said of the next member, and of all that follow."""
+
+    own: Mapping[bytes, bytes] = field(default_factory=dict)
+    """The next member's pax records."""
+    every: Mapping[bytes, bytes] = field(default_factory=dict)
+    """The global pax records."""
+    long_name: bytes | None = None
+    long_link: bytes | None = None
+
+    def size(self, header: _TarHeader) -> int:
+        """Bytes that stand behind this header."""
+        if header.kind in WITHOUT_DATA:
+            return 0
+        return _number_or(self.own.get(b"size") or self.every.get(b"size"), header.size)
+
+    def learned(self, kind: bytes, data: bytes) -> _Ahead:
+        """With what one more extended header says."""
+        if kind == b"g":
+            return replace(self, every=_pax(data))
+        if kind in b"xX":
+            return replace(self, own=_pax(data))
+        text = data.split(b"\0", 1)[0]
+        return replace(self, long_name=text) if kind == b"L" else replace(self, long_link=text)
+
+    def behind(self) -> _Ahead:
+        """What still holds when the next member has gone by."""
+        return _Ahead(every=self.every)
+
+    def member(self, header: _TarHeader) -> _Member:
+        own = self.own
+        name = own.get(b"GNU.sparse.name") or own.get(b"path") or self.long_name or self.every.get(b"path")
+        return _Member(
+            kind=header.kind,
+            name=name or header.name,
+            link=own.get(b"linkpath") or self.long_link or header.link,
+            size=self.size(header),
+            mtime_ns=time_ns(own.get(b"mtime"), header.mtime_s),
+            mapped=own.get(b"GNU.sparse.major") == b"1",
+        )
 
 
 def _number(field_: bytes) -> int | None:
@@ -87,94 +167,75 @@ _KINDS = {
 
 def tar(reader: Reader, archive: Place, meter: Meter) -> Iterator[Source]:
     """The members of a tar, read forwards. Damaged headers are skipped to the next good one."""
-    pax_all: dict[bytes, bytes] = {}
-    pax: dict[bytes, bytes] = {}
-    long_name: bytes | None = None
-    long_link: bytes | None = None
-    found = 0
-    zeros = damaged = 0
+    ahead = _Ahead()
+    found = damaged = 0
+    at_end = False  # zeros stand before: the end mark
     while True:
-        if full := at_the_bound(archive, meter):
-            yield full
-            return
-        if over := meter.over():
-            yield archive.refused(over, "partial")
+        if stop := stopped(archive, meter):
+            yield stop
             return
         block = reader.read(512)
         if len(block) < 512:
-            if reader.trouble or block or not zeros:
-                why = reader.trouble or "the tar has no end mark: it breaks off. Copy it again"
+            if why := reader.trouble or _cut(block, at_end):
                 yield archive.refused(f"{why} ({members(found)} before it)", "partial" if found else "failed")
             break
         if not block.strip(b"\0"):
-            zeros += 1
+            at_end = True
             continue
         header = tar_header(block)
         if header is None:
-            if zeros:
+            if at_end:
                 break  # padding behind the end mark
             damaged += 1
             skipped = _to_header(reader, meter) if damaged <= RESTARTS else None
-            rest = "the rest was not read" if skipped is None else f"{amount(skipped + 512)} were left out"
-            yield archive.refused(
-                f"a tar header is damaged after {members(found)}: {rest}. Copy the archive again in binary mode",
-                "partial" if found or skipped is not None else "failed",
-            )
+            yield _damage(archive, found, skipped)
             if skipped is None:
                 break
             continue
-        zeros = 0
-        size = _number_or(pax.get(b"size") or pax_all.get(b"size"), header.size)
-        if header.kind in b"123456":  # these have no data, whatever they say
-            size = 0
+        at_end = False
+        size = ahead.size(header)
         body = Part(reader, size)
-        if header.kind in b"xXgLK":
-            data = body.read(min(size, PAX_BYTES))
-            if header.kind == b"g":
-                pax_all = _pax(data)
-            elif header.kind in b"xX":
-                pax = _pax(data)
-            elif header.kind == b"L":
-                long_name = data.split(b"\0", 1)[0]
-            else:
-                long_link = data.split(b"\0", 1)[0]
+        if header.kind in EXTENDED:
+            ahead = ahead.learned(header.kind, body.read(min(size, PAX_BYTES)))
             body.drain()
             reader.skip(-size % 512)
             continue
-        name = pax.get(b"GNU.sparse.name") or pax.get(b"path") or long_name or pax_all.get(b"path") or header.name
-        link = pax.get(b"linkpath") or long_link or header.link
-        mtime_ns = time_ns(pax.get(b"mtime"), header.mtime_s)
-        more = header.more
-        while more:
-            block = reader.read(512)
-            more = len(block) == 512 and block[504] == 1
-        kind = header.kind
-        if kind == b"5" or (kind in b"0\0" and name.endswith(b"/")) or kind in b"VD":
-            pass
-        elif kind in b"12":
+        member, ahead = ahead.member(header), ahead.behind()
+        if header.more:
+            _pass_old_map(reader)
+        if member.is_listed:
             found += 1
-            meter.totals.members += 1
-            target = fit_to_show(link)
-            says = (
-                f"another name of {target}, which is read under that name"
-                if kind == b"1"
-                else f"link to {target}: not followed. If that is missing here, pack it with tar -h"
-            )
-            yield archive.member(name, size, mtime_ns).refused(says)
-        elif kind in b"346M":
-            found += 1
-            meter.totals.members += 1
-            yield archive.member(name, size, mtime_ns).refused(_KINDS[kind])
-        else:
-            found += 1
-            if pax.get(b"GNU.sparse.major") == b"1":
-                _sparse_map(body)
-            yield from archive.member(name, size, mtime_ns).contents(body, meter)
-        pax, long_name, long_link = {}, None, None
+            yield from _rows(member, body, archive, meter)
         if body.drain():
             reader.skip(-size % 512)
-    if not found and not damaged and zeros:
+    if at_end and not found and not damaged:
         yield archive.refused("an archive without a file in it")
+
+
+def _cut(block: bytes, at_end: bool) -> str | None:
+    """What is wrong with a tar whose last block is this one, which is not whole."""
+    ended_well = at_end and not block
+    return None if ended_well else "the tar has no end mark: it breaks off. Copy it again"
+
+
+def _damage(archive: Place, found: int, skipped: int | None) -> Source:
+    """The row of a damaged header; `skipped`: bytes up to the next good one, None if there is none."""
+    rest = "the rest was not read" if skipped is None else f"{amount(skipped + 512)} were left out"
+    return archive.refused(
+        f"a tar header is damaged after {members(found)}: {rest}. Copy the archive again in binary mode",
+        "partial" if found or skipped is not None else "failed",
+    )
+
+
+def _rows(member: _Member, body: Part, archive: Place, meter: Meter) -> Iterator[Source]:
+    """What is in one member, or why it isn't read."""
+    place = archive.member(member.name, member.size, member.mtime_ns)
+    if reason := member.refused:
+        yield place.left_out(reason, meter)
+        return
+    if member.mapped:
+        _pass_map(body)
+    yield from place.contents(body, meter)
 
 
 def _number_or(digits: bytes | None, otherwise: int) -> int:
@@ -203,7 +264,15 @@ def _to_header(reader: Reader, meter: Meter) -> int | None:
     return None
 
 
-def _sparse_map(body: Part) -> None:
+def _pass_old_map(reader: Reader) -> None:
+    """Pass over the blocks of an old GNU sparse map that did not fit into the header."""
+    more = True
+    while more:
+        block = reader.read(512)
+        more = len(block) == 512 and block[504] == 1
+
+
+def _pass_map(body: Part) -> None:
     """Pass over the map before a sparse file's data (GNU tar manual, "PAX Format, Version 1.0"). Holes stay out."""
     block = body.read(512)
     count = _number_or(block.split(b"\n", 1)[0], 0)

@@ -115,14 +115,19 @@ def _walk(path: str | Path, limits: Limits, several: bool) -> Iterator[tuple[Fil
         if target is not None:
             says = f"link to {target}: not followed. If that is missing here, copy with cp -rL or name the file itself"
             yield _refused(here, says), None
-        elif stat.S_ISREG(status.st_mode):
-            here = dataclasses.replace(here, size=status.st_size, mtime_ns=status.st_mtime_ns)
-            again = status.st_ino and (several or status.st_nlink > 1)
-            yield here, (status.st_dev, status.st_ino) if again else None
-        elif stat.S_ISFIFO(status.st_mode):
-            yield here if named else _refused(here, "a named pipe: not a file"), None
         else:
-            yield _refused(here, "a device or socket: not a file"), None
+            yield _no_link(here, status, several)
+
+
+def _no_link(here: File, status: os.stat_result, several: bool) -> tuple[File, Inode | None]:
+    """What lies at a path: to be read, or a device, socket or pipe that isn't."""
+    if stat.S_ISREG(status.st_mode):
+        may_come_again = status.st_ino and (several or status.st_nlink > 1)
+        found = dataclasses.replace(here, size=status.st_size, mtime_ns=status.st_mtime_ns)
+        return found, (status.st_dev, status.st_ino) if may_come_again else None
+    if stat.S_ISFIFO(status.st_mode):
+        return here if here.named else _refused(here, "a named pipe: not a file"), None
+    return _refused(here, "a device or socket: not a file"), None
 
 
 def _opened(file: File) -> io.FileIO:

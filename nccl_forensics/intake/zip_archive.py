@@ -8,14 +8,20 @@ from __future__ import annotations
 import lzma
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from nccl_forensics.intake.compressed import LZMA_MEMORY, Bzip2, Checked, Deflate, Xz, buffered, zstd
 from nccl_forensics.intake.limits import Meter
-from nccl_forensics.intake.places import Place, at_the_bound, members
+from nccl_forensics.intake.places import Place, members, stopped
 from nccl_forensics.intake.readers import Disk, Memory, Part, Reader, Slice, Source, Through
 from nccl_forensics.intake.tar_archive import time_ns
+
+BEHIND_MEMBERS = (b"PK\x01\x02", b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x08")
+"""What stands behind the last member of a whole zip: its table, or the ends of an empty one."""
+DAMAGED = "the zip breaks off or is damaged here. Copy it again"
+NOTHING_IN_IT = "an archive without a file in it"
+NO_LENGTH = "its length stands nowhere before it: unpack the zip and give the folder"
 
 
 @dataclass(slots=True)
@@ -32,6 +38,15 @@ class _ZipEntry:
     """Unix file mode, where the archive tells."""
     offset: int
     mtime_ns: int | None
+
+    @property
+    def is_folder(self) -> bool:
+        return self.name.endswith((b"/", b"\\")) and not self.size
+
+    @property
+    def sizes_behind(self) -> bool:
+        """Its size and checksum stand behind its data (flag 3), and so its end is where the data itself ends."""
+        return bool(self.flags & 8) and not self.packed
 
 
 def _zip_extra(extra: bytes, entry: _ZipEntry, offset_too: bool) -> None:
@@ -127,38 +142,54 @@ def _zip_by_table(
 ) -> Iterator[Source]:
     at, found = start, 0
     while at + 46 <= end:
-        if (full := at_the_bound(archive, meter)) or (over := meter.over()):
-            yield full or archive.refused(over or "", "partial")
+        if stop := stopped(archive, meter):
+            yield stop
             return
-        head = _bytes_at(table, at, 46)
-        if not head.startswith(b"PK\x01\x02") or len(head) < 46:
+        row = _zip_row(table, at)
+        if row is None:
             yield archive.refused(f"the zip's table is damaged after {members(found)}. Copy it again", "partial")
             return
-        flags, method = struct.unpack_from("<HH", head, 8)
-        crc, packed, size, name_n, extra_n, comment_n = struct.unpack_from("<IIIHHH", head, 16)
-        attributes, offset = struct.unpack_from("<II", head, 38)
-        more = _bytes_at(table, at + 46, name_n + extra_n)
-        unix = head[5] == 3 and attributes >> 16
-        entry = _ZipEntry(more[:name_n], flags, method, crc, packed, size, unix or None, offset, None)
-        _zip_extra(more[name_n:], entry, True)
-        at += 46 + name_n + extra_n + comment_n
-        if entry.name.endswith((b"/", b"\\")) and not entry.size:
+        entry, length = row
+        at += length
+        if entry.is_folder:
             continue
         found += 1
-        place = archive.member(_zip_name(entry.name, flags), entry.size, entry.mtime_ns)
+        place = archive.member(_zip_name(entry.name, entry.flags), entry.size, entry.mtime_ns)
         if reason := _zip_refused(entry):
-            meter.totals.members += 1
-            yield place.refused(reason)
+            yield place.left_out(reason, meter)
             continue
-        local = _bytes_at(table, entry.offset + shift, 30)
-        if not local.startswith(b"PK\x03\x04") or len(local) < 30:
+        data_at = _zip_data_at(table, entry.offset + shift)
+        if data_at is None:
             yield place.refused("its data is not where the zip's table says. Copy the archive again", "failed")
             continue
-        data_at = entry.offset + shift + 30 + sum(struct.unpack_from("<HH", local, 26))
         body = _zip_method(Slice(table, data_at, entry.packed), entry, meter)
         yield from _zip_member(body, entry, place, meter)
     if not found:
-        yield archive.refused("an archive without a file in it")
+        yield archive.refused(NOTHING_IN_IT)
+
+
+def _zip_row(table: Disk | Memory, at: int) -> tuple[_ZipEntry, int] | None:
+    """The member in the table's row at `at` and how long the row is (APPNOTE 4.3.12); None if there is no row."""
+    head = _bytes_at(table, at, 46)
+    if not head.startswith(b"PK\x01\x02") or len(head) < 46:
+        return None
+    flags, method = struct.unpack_from("<HH", head, 8)
+    crc, packed, size, name_n, extra_n, comment_n = struct.unpack_from("<IIIHHH", head, 16)
+    attributes, offset = struct.unpack_from("<II", head, 38)
+    more = _bytes_at(table, at + 46, name_n + extra_n)
+    unix = head[5] == 3 and attributes >> 16
+    entry = _ZipEntry(more[:name_n], flags, method, crc, packed, size, unix or None, offset, None)
+    _zip_extra(more[name_n:], entry, True)
+    return entry, 46 + name_n + extra_n + comment_n
+
+
+def _zip_data_at(table: Disk | Memory, header_at: int) -> int | None:
+    """Where a member's data starts, behind its own header (APPNOTE 4.3.7); None if there is no header."""
+    local = _bytes_at(table, header_at, 30)
+    if not local.startswith(b"PK\x03\x04") or len(local) < 30:
+        return None
+    name_n, extra_n = struct.unpack_from("<HH", local, 26)
+    return header_at + 30 + int(name_n) + int(extra_n)
 
 
 def _zip_refused(entry: _ZipEntry) -> str | None:
@@ -228,62 +259,81 @@ def _zip_forwards(reader: Reader, archive: Place, meter: Meter, cut: str) -> Ite
     """Members from header to header, for a zip whose table is out of reach or missing (then `cut` says so)."""
     found = 0
     while True:
-        if (full := at_the_bound(archive, meter)) or (over := meter.over()):
-            yield full or archive.refused(over or "", "partial")
+        if stop := stopped(archive, meter):
+            yield stop
             return
         mark = reader.peek(4)[:4]
         if mark == b"PK\x07\x08" and not found:
             reader.skip(4)  # a zip that was meant for several disks and fits on one
             continue
-        if mark != b"PK\x03\x04":
+        entry = _zip_header(reader) if mark == b"PK\x03\x04" else None
+        if entry is None:
             break
-        head = reader.read(30)
-        if len(head) < 30:
-            break
-        flags, method = struct.unpack_from("<HH", head, 6)
-        crc, packed, size, name_n, extra_n = struct.unpack_from("<IIIHH", head, 14)
-        name, extra = reader.read(name_n), reader.read(extra_n)
-        if len(extra) < extra_n:
-            break
-        later = bool(flags & 8) and not packed
-        entry = _ZipEntry(name, flags, method, crc, packed, size, None, 0, None)
-        _zip_extra(extra, entry, False)
-        later = later or (bool(flags & 8) and not entry.packed)
-        if name.endswith((b"/", b"\\")) and not entry.size and not later:
+        if entry.is_folder and not entry.sizes_behind:
             reader.skip(entry.packed)
             continue
         found += 1
-        place = archive.member(_zip_name(name, flags), None if later else entry.size, entry.mtime_ns)
+        size = None if entry.sizes_behind else entry.size
+        place = archive.member(_zip_name(entry.name, entry.flags), size, entry.mtime_ns)
         reason = _zip_refused(entry)
-        if not later:
-            part = Part(reader, entry.packed)
-            if reason:
-                meter.totals.members += 1
-                yield place.refused(reason)
-            else:
-                yield from _zip_member(_zip_method(part, entry, meter), entry, place, meter)
-            if not part.drain():
-                cut = cut or reader.trouble or "the zip breaks off here. Copy it again"
-                break
-            continue
-        if reason or method != 8:
-            meter.totals.members += 1
-            yield place.refused(reason or "its length stands nowhere before it: unpack the zip and give the folder")
+        if not entry.sizes_behind:
+            wrong = yield from _zip_by_size(reader, entry, reason, place, meter)
+        elif not reason and entry.method == 8:  # only deflate tells its own end
+            wrong = yield from _zip_to_its_end(reader, place, meter)
+        else:
+            yield place.left_out(reason or NO_LENGTH, meter)
             cut = "a member's end cannot be found, and what follows was not read. Unpack the zip and give the folder"
             break
-        body = Deflate(reader, meter)
-        yield from place.contents(Through(body), meter)
-        if not body.drain() or not _zip_descriptor(reader):
-            cut = cut or reader.trouble or body.trouble or "the zip breaks off or is damaged here. Copy it again"
+        if wrong:
+            cut = cut or wrong
             break
-    else:  # pragma: no cover
-        return
-    if not cut and reader.peek(4)[:4] not in (b"PK\x01\x02", b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x08"):
-        cut = reader.trouble or "the zip breaks off or is damaged here. Copy it again"
+    if row := _zip_last_row(reader, archive, cut, found):
+        yield row
+
+
+def _zip_last_row(reader: Reader, archive: Place, cut: str, found: int) -> Source | None:
+    """What is said of the archive itself, behind the last header that could be read."""
+    if not cut and reader.peek(4)[:4] not in BEHIND_MEMBERS:
+        cut = reader.trouble or DAMAGED
     if cut:
-        yield archive.refused(f"{cut} ({members(found)} found)", "partial" if found else "failed")
-    elif not found:
-        yield archive.refused("an archive without a file in it")
+        return archive.refused(f"{cut} ({members(found)} found)", "partial" if found else "failed")
+    return None if found else archive.refused(NOTHING_IN_IT)
+
+
+def _zip_header(reader: Reader) -> _ZipEntry | None:
+    """The member whose header is read (APPNOTE 4.3.7); None if the header is cut."""
+    head = reader.read(30)
+    if len(head) < 30:
+        return None
+    flags, method = struct.unpack_from("<HH", head, 6)
+    crc, packed, size, name_n, extra_n = struct.unpack_from("<IIIHH", head, 14)
+    name, extra = reader.read(name_n), reader.read(extra_n)
+    if len(extra) < extra_n:
+        return None
+    entry = _ZipEntry(name, flags, method, crc, packed, size, None, 0, None)
+    _zip_extra(extra, entry, False)
+    return entry
+
+
+def _zip_by_size(
+    reader: Reader, entry: _ZipEntry, reason: str | None, place: Place, meter: Meter
+) -> Generator[Source, None, str | None]:
+    """A member whose size is known, read or left out for a `reason`. Returns why nothing can be read behind it."""
+    part = Part(reader, entry.packed)
+    if reason:
+        yield place.left_out(reason, meter)
+    else:
+        yield from _zip_member(_zip_method(part, entry, meter), entry, place, meter)
+    return None if part.drain() else reader.trouble or "the zip breaks off here. Copy it again"
+
+
+def _zip_to_its_end(reader: Reader, place: Place, meter: Meter) -> Generator[Source, None, str | None]:
+    """A member that ends where its deflate stream does. Returns why nothing can be read behind it."""
+    body = Deflate(reader, meter)
+    yield from place.contents(Through(body), meter)
+    if body.drain() and _zip_descriptor(reader):
+        return None
+    return reader.trouble or body.trouble or DAMAGED
 
 
 def _zip_descriptor(reader: Reader) -> bool:

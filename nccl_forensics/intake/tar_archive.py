@@ -120,15 +120,22 @@ def _number(field_: bytes) -> int | None:
     return int(digits, 8) if re.fullmatch(rb"[0-7]+", digits) else None
 
 
+_SEVEN_BITS = bytes(range(128))
+
+
+def _sums_up(block: bytes, said: int) -> bool:
+    """Is this the checksum of a header, whose own field counts as blanks? Some old tars summed signed bytes."""
+    rest = block[:148] + b" " * 8 + block[156:]
+    total = sum(rest)
+    return said == total or said == total - 256 * len(rest.translate(None, _SEVEN_BITS))
+
+
 def tar_header(block: bytes) -> _TarHeader | None:
     """A header with a right checksum, of any tar since 1979; None for anything else."""
     if len(block) < 512:
         return None
     said = _number(block[148:156])
-    if not said:
-        return None
-    rest = block[:148] + b" " * 8 + block[156:]
-    if said not in (sum(rest), sum(rest) - 256 * sum(x > 127 for x in rest)):  # some old tars summed signed bytes
+    if not said or not _sums_up(block, said):
         return None
     size, mtime = _number(block[124:136]), _number(block[136:148])
     name = block[:100].split(b"\0", 1)[0]

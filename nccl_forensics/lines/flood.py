@@ -86,21 +86,31 @@ class Flood:
             if seen or len(self._seen) < MOST_SETS:
                 self._seen[hits] = seen + 1
             return self._readers_of(hits)
-        raw = line.raw
-        if hits in self._told:
-            wording = hash((hits, raw[:LONGEST_WORDING].translate(None, _DIGITS)))
-            before = self._worded.get(wording, 0)
-            if before < FLOOD_WORDED and (before or len(self._worded) < MOST_SETS):
-                self._worded[wording] = before + 1
-                return self._readers_of(hits)
-        self._waited[hits] += 1
-        if len(raw) <= LONGEST_WAITING:
-            waiting = self._waiting.get(hits)
-            if waiting is None and len(self._waiting) < MOST_FLOODS:
-                waiting = self._waiting[hits] = deque(maxlen=FLOOD_LAST)
-            if waiting is not None:
-                waiting.append(line)
+        if hits in self._told and self._is_rare_wording(line):
+            return self._readers_of(hits)
+        self._wait(line)
         return None
+
+    def _is_rare_wording(self, line: Line) -> bool:
+        """Whether the line's wording is among those of which few have been seen; it is counted then."""
+        wording = hash((line.hits, line.raw[:LONGEST_WORDING].translate(None, _DIGITS)))
+        before = self._worded.get(wording, 0)
+        rare = before < FLOOD_WORDED and (before > 0 or len(self._worded) < MOST_SETS)
+        if rare:
+            self._worded[wording] = before + 1
+        return rare
+
+    def _wait(self, line: Line) -> None:
+        """Keep the line until the end of the file, if it is not too long nor of one flood too many."""
+        hits = line.hits
+        self._waited[hits] += 1
+        if len(line.raw) > LONGEST_WAITING:
+            return
+        waiting = self._waiting.get(hits)
+        if waiting is None and len(self._waiting) < MOST_FLOODS:
+            waiting = self._waiting[hits] = deque(maxlen=FLOOD_LAST)
+        if waiting is not None:
+            waiting.append(line)
 
     def told(self, line: Line) -> None:
         """The line has become an event."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from nccl_forensics.lines.prefixes.peel import peel
@@ -51,19 +52,22 @@ class Line(RawLine):
     def host(self) -> str | None:
         return self.peeled.host
 
-    def _around(self) -> tuple[bytes, bytes]:
-        """The stretches of `CONTEXT` lines before and behind, as `Evidence` keeps them."""
-        buffer, start, end = self.window.buffer, self.start, self.end
+    def _above(self) -> bytes:
+        """The stretch of `CONTEXT` lines before it, as `Evidence` keeps it."""
+        buffer, start = self.window.buffer, self.start
         at, low = start, max(0, start - 2 * NEAR)
         for _ in range(CONTEXT + 1):
             at = buffer.rfind(b"\n", low, at)
             if at < 0:
                 break
         if at >= 0 or low == 0:
-            above = bytes(buffer[at + 1 : start])
-        else:  # long lines
-            above = b"".join(x.raw[: 4 * CONTEXT_SHOWN] + b"\n" for x in reversed(self.before(CONTEXT)))
-        at, high = end, min(self.window.end, end + 2 * NEAR)
+            return bytes(buffer[at + 1 : start])
+        return _shortened(reversed(self.before(CONTEXT)))  # long lines
+
+    def _below(self) -> bytes:
+        """The stretch of `CONTEXT` lines behind it."""
+        buffer, end = self.window.buffer, self.end
+        high = min(self.window.end, end + 2 * NEAR)
         first = end + (buffer[end : end + 1] == b"\r") + 1
         at = first - 2
         for _ in range(CONTEXT + 1):
@@ -71,13 +75,11 @@ class Line(RawLine):
             if at < 0:
                 break
         if buffer[first - 1 : first] == b"\n" and (at >= 0 or high == self.window.end):
-            below = bytes(buffer[first : at + 1 if at >= 0 else high])
-        else:
-            below = b"".join(x.raw[: 4 * CONTEXT_SHOWN] + b"\n" for x in self.after(CONTEXT))
-        return above, below
+            return bytes(buffer[first : at + 1 if at >= 0 else high])
+        return _shortened(self.after(CONTEXT))
 
     def evidence(self, *, context: bool = True) -> Evidence:
-        above, below = self._around() if context else (b"", b"")
+        above, below = (self._above(), self._below()) if context else (b"", b"")
         return Evidence(source=self.path, line=self.number, text=visible(self.text), above=above, below=below)
 
     def event(
@@ -110,6 +112,10 @@ class Line(RawLine):
             details=details or {},
             **fields,
         )
+
+
+def _shortened(lines: Iterable[RawLine]) -> bytes:
+    return b"".join(x.raw[: 4 * CONTEXT_SHOWN] + b"\n" for x in lines)
 
 
 def alone(path: str, state: dict[str, Any], number: int, raw: bytes, hits: frozenset[bytes]) -> Line:

@@ -103,18 +103,23 @@ def _modules() -> Iterator[Any]:
         yield importlib.import_module(f"nccl_forensics.parsers.{info.name}")
 
 
+def _values() -> Iterator[Any]:
+    """What the modules of parsers/ have at their top, tuples item by item."""
+    for module in _modules():
+        for value in vars(module).values():
+            yield from value if isinstance(value, tuple) else (value,)
+
+
 @cache
 def parsers() -> Parsers:
     """Every Parser and FileParser (also inside module-level tuples) in parsers/, in a stable order."""
     lines: list[Parser] = []
     files: list[FileParser] = []
-    for module in _modules():
-        for value in vars(module).values():
-            for item in value if isinstance(value, tuple) else (value,):
-                if isinstance(item, Parser) and item not in lines:
-                    lines.append(item)
-                elif isinstance(item, FileParser) and item not in files:
-                    files.append(item)
+    for item in _values():
+        if isinstance(item, Parser) and item not in lines:
+            lines.append(item)
+        elif isinstance(item, FileParser) and item not in files:
+            files.append(item)
     by_literal: dict[bytes, tuple[Parser, ...]] = {}
     for one in lines:
         for literal in one.literals:

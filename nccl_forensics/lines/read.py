@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import stat
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -54,32 +53,8 @@ def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
     for one in known.files:
         if one.claims(head, source.name):
             return _structured(source, row, one.name, one.read(cast("Stream", source)))
-    kept, titles = Kept(), Counter[str]()
-    flood, newest, late = Flood(known), 0, False
-    often = Often(_pulse_literals(known.lines), PULSE_FIRST, PULSE_LAST)
-    state: Mapping[str, Any] = {}
-    for line in scanner.lines(source.path, source.stream, often):
-        state = line.window.state
-        late = late or line.number < newest  # the last lines of progress come behind all others
-        newest = line.number
-        readers = flood.readers(line)
-        if readers is not None and _give(line, readers, kept, titles):
-            flood.told(line)
-    for line, readers in flood.last():
-        late = True
-        _give(line, readers, kept, titles)
-    problems = list(flood.problems(source.path))
-    for kind, number in sorted(kept.dropped().items()):
-        problems.append(
-            Problem(says=f"{number:,} more lines of kind {kind} were counted and not kept", source=source.path)
-        )
-    for what, number in state.get(UNREAD, {}).items():
-        says = f"{number:,} more lines, tables or blocks of kind {what} were not read: those before them fill the bound"
-        problems.append(Problem(says=says, source=source.path))
-    events = kept.events()
-    if late:
-        events = tuple(sorted(events, key=lambda e: e.evidence.line or 0))
-    format_ = sniff.sniff(head, source.name) or ("job-log" if titles else "unknown")
+    events, problems = _scanned(source, source.stream, known, scanner)
+    format_ = sniff.sniff(head, source.name) or ("job-log" if events else "unknown")
     status, reason = source.status, source.reason
     if format_ == "unknown" and not events and status == "read":
         status, reason = "skipped", "nothing in it was recognised; it is listed so that you know it was looked at"
@@ -91,13 +66,46 @@ def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
     )
 
 
-def _give(line: Line, readers: Iterable[Parser], kept: Kept, titles: Counter[str]) -> bool:
+def _scanned(
+    source: Source, stream: BinaryIO, known: Parsers, scanner: Scanner
+) -> tuple[tuple[Event, ...], list[Problem]]:
+    """The events of one file's lines, in the order of the lines, and what was counted only."""
+    kept, flood = Kept(), Flood(known)
+    newest, late = 0, False  # the last lines of progress come behind all others
+    often = Often(_pulse_literals(known.lines), PULSE_FIRST, PULSE_LAST)
+    state: Mapping[str, Any] = {}
+    for line in scanner.lines(source.path, stream, often):
+        state = line.window.state
+        late = late or line.number < newest
+        newest = line.number
+        readers = flood.readers(line)
+        if readers is not None and _give(line, readers, kept):
+            flood.told(line)
+    for line, readers in flood.last():
+        late = True
+        _give(line, readers, kept)
+    events = kept.events()
+    if late:
+        events = tuple(sorted(events, key=lambda e: e.evidence.line or 0))
+    unread: Mapping[str, int] = state.get(UNREAD, {})
+    return events, [*flood.problems(source.path), *_left_out(kept.dropped(), unread, source.path)]
+
+
+def _left_out(dropped: Mapping[str, int], unread: Mapping[str, int], path: str) -> Iterator[Problem]:
+    """What the bounds on events, and those of single parsers, have left out: how many of which kind."""
+    for kind, number in sorted(dropped.items()):
+        yield Problem(says=f"{number:,} more lines of kind {kind} were counted and not kept", source=path)
+    for what, number in unread.items():
+        says = f"{number:,} more lines, tables or blocks of kind {what} were not read: those before them fill the bound"
+        yield Problem(says=says, source=path)
+
+
+def _give(line: Line, readers: Iterable[Parser], kept: Kept) -> bool:
     """Whether any of the readers took something from the line."""
     took = False
     for one in readers:
         for event in one.read(line):
             kept.add(event)
-            titles[one.name] += 1
             took = True
     return took
 

@@ -88,6 +88,69 @@ def _spans(window: Window, hits: Iterable[tuple[int, int]], lengths: Sequence[in
         yield start, end, tuple(found)
 
 
+@dataclass(frozen=True, slots=True)
+class _Region:
+    """The stretch of a stream that is worked on: places in the window's buffer."""
+
+    begin: int
+    """Searched from here: a literal may begin in what was worked on before."""
+    done: int
+    """The first byte that has not been worked on."""
+    limit: int
+    """The end of its last line, as far as lines end at all."""
+    seen: int
+    """Hits that end at or before this were seen in the region before; 0: none were."""
+
+    def unseen(self, hits: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+        return [x for x in hits if self.begin + x[1] > self.seen] if self.seen else hits
+
+
+def _regions(window: Window, stream: BinaryIO, overlap: int) -> Iterator[_Region]:
+    """A stream to its end, region by region in the window's buffer, with up to `NEIGHBOURS` bytes of what lies around.
+
+    The next one overwrites the one before. `overlap`: bytes before a region in which a literal may begin.
+    """
+    buffer, view = window.buffer, memoryview(window.buffer)
+    readinto = _readinto(stream)
+    have = done = seen = 0
+    ended = False
+    while True:
+        while have < len(buffer) and not ended:
+            got = readinto(view[have:]) or 0
+            ended = not got
+            have += got
+        window.end = have
+        window.returns = buffer.find(b"\r", 0, have) >= 0
+        limit = have if ended else _last_end(buffer, done, have - NEIGHBOURS)
+        yield _Region(max(done - overlap, 0) if seen else done, done, limit, seen)
+        if ended:
+            return
+        seen = 0 if buffer[limit - 1] in b"\r\n" else limit
+        keep = max(0, limit - NEIGHBOURS)
+        view[: have - keep] = view[keep:have]
+        have, done, seen = have - keep, limit - keep, max(0, seen - keep)
+
+
+def _last_end(buffer: bytearray, start: int, limit: int) -> int:
+    """The end of the last whole line that starts at `start` or behind and ends before `limit`, else `limit`."""
+    cut = buffer.rfind(b"\n", start, limit)
+    return max(cut, buffer.rfind(b"\r", max(cut, start), limit)) + 1 or limit
+
+
+def _readinto(stream: BinaryIO) -> Callable[[memoryview], int | None]:
+    """How bytes are read from a stream into memory, also from one that has nothing but `read`."""
+    own: Callable[[memoryview], int | None] | None = getattr(stream, "readinto", None)
+    if own is not None:
+        return own
+
+    def readinto(view: memoryview) -> int:
+        piece = stream.read(len(view))
+        view[: len(piece)] = piece
+        return len(piece)
+
+    return readinto
+
+
 class _Tail:
     """The last lines of one file that hold only `often` literals, behind the first ones."""
 
@@ -194,6 +257,10 @@ class Scanner:
             found = self._sets[numbers] = frozenset(self.literals[i] for i in numbers)
         return found
 
+    def _numbers(self, often: Often | None) -> frozenset[int]:
+        """The numbers of the literals that stand often."""
+        return frozenset(i for i, x in enumerate(self.literals) if often and x in often.literals)
+
     def lines(self, path: str, stream: BinaryIO, often: Often | None = None) -> Iterator[Line]:
         """Every line of `stream` that holds a literal, in order. Reads to the end; `stream` need not be seekable.
 
@@ -202,47 +269,22 @@ class Scanner:
         """
         window = Window(path)
         buffer, view = window.buffer, memoryview(window.buffer)
-        readinto = getattr(stream, "readinto", None)
         count, lengths = self._count, self._lengths
-        common = frozenset(i for i, x in enumerate(self.literals) if often and x in often.literals)
+        common = self._numbers(often)
         tail: _Tail | None = None
         early = 0  # lines with nothing but `often` literals
-        have = done = 0  # valid bytes; bytes whose hits have been worked on
-        ignore = 0  # hits that end at or before this were seen by the region before
-        number = 1  # of the line that holds the byte at `done`
-        ended = False
-        while not ended or done < have:
-            while have < len(buffer) and not ended:
-                if readinto is not None:
-                    got = readinto(view[have:])
-                else:
-                    piece = stream.read(len(buffer) - have)
-                    got = len(piece)
-                    view[have : have + got] = piece
-                ended = not got
-                have += got or 0
-            window.end = have
-            window.returns = buffer.find(b"\r", 0, have) >= 0
-            if ended:
-                limit = have
-            else:
-                limit = have - NEIGHBOURS
-                cut = buffer.rfind(b"\n", done, limit)
-                cut = max(cut, buffer.rfind(b"\r", max(cut, done), limit)) + 1
-                limit = cut or limit
-            begin = max(done - self._overlap, 0) if ignore else done
+        number = 1  # of the line that holds the first byte that has not been worked on
+        for region in _regions(window, stream, self._overlap):
             dense = tail is not None and tail.dense
             match = self._part(common, rest=True) if dense else self._match
-            hits = match(view[begin:limit])
-            if ignore:
-                hits = [x for x in hits if begin + x[1] > ignore]
-            counted = done
+            hits = region.unseen(match(view[region.begin : region.limit]))
+            counted = region.done
             others: list[int] = []
             late: list[_Span] = []
-            for start, end, ids in _spans(window, hits, lengths, begin):
+            for start, end, ids in _spans(window, hits, lengths, region.begin):
                 if dense:
                     ids += tuple(i for i, _ in self._part(common)(view[start:end]))
-                    others.append(start - done)
+                    others.append(start - region.done)
                 elif common and common.issuperset(ids):
                     early += 1
                     if often is not None and early > often.first:
@@ -254,18 +296,11 @@ class Scanner:
                     )
                     counted = start
                 yield Line(window, number, start, end, self._hits(ids))
-            number += count(buffer, counted, limit)
+            number += count(buffer, counted, region.limit)
             if tail is not None and dense:
-                tail.put(view[done:limit], number, others)
+                tail.put(view[region.done : region.limit], number, others)
             elif often is not None and late:
                 tail = tail or _Tail(often, self._part(common), lengths)
-                tail.add(window, late, number, limit)
-            ignore = 0 if buffer[limit - 1] in b"\r\n" else limit
-            keep = max(0, limit - NEIGHBOURS)
-            if not ended:
-                view[: have - keep] = view[keep:have]
-                have, done, ignore = have - keep, limit - keep, max(0, ignore - keep)
-            else:
-                done = limit
+                tail.add(window, late, number, region.limit)
         for number, raw, ids in tail.lines() if tail is not None else ():
             yield alone(path, window.state, number, raw, self._hits(ids))

@@ -271,28 +271,32 @@ def dashed(text: str, at: int = 0) -> Found | None:
 
 def epoch(value: object) -> Stamp | None:
     """A number (or digits) since 1970 in s, ms, µs or ns, told apart by its size (UTC); or a written time."""
-    if isinstance(value, bool) or value is None:
+    if isinstance(value, bool):
         return None
     if isinstance(value, str):
-        if not re.fullmatch(r"\d{9,19}(?:\.\d{1,9})?", value, re.ASCII):
-            found = parse(value)
-            return found[0] if found else None
-        whole, _, fraction = value.partition(".")
-    elif isinstance(value, int | float):
-        if not 1e8 <= value < 1e20:
-            return None
-        whole, _, fraction = (str(value) if isinstance(value, int) else f"{value:.6f}").partition(".")
-    else:
-        return None
+        if _EPOCH_DIGITS.fullmatch(value):
+            return _since_1970(value)
+        found = parse(value)
+        return found[0] if found else None
+    if isinstance(value, int | float) and 1e8 <= value < 1e20:
+        return _since_1970(str(value) if isinstance(value, int) else f"{value:.6f}")
+    return None
+
+
+_EPOCH_DIGITS: Final = re.compile(r"\d{9,19}(?:\.\d{1,9})?", re.ASCII)
+
+
+def _since_1970(number: str) -> Stamp:
+    """Digits, with or without decimals, since 1970."""
+    whole, _, fraction = number.partition(".")
     digits = len(whole)
     unit = SECOND if digits <= 11 else 1_000_000 if digits <= 14 else 1000 if digits <= 17 else 1
     ns = int(whole) * unit
-    if fraction:
-        if unit == SECOND:
-            unit = _UNIT[len(fraction)]
-            ns += int(fraction) * unit
-        else:
-            ns += int(fraction) * unit // 10 ** len(fraction)
+    if fraction and unit == SECOND:
+        unit = _UNIT[len(fraction)]
+        ns += int(fraction) * unit
+    elif fraction:
+        ns += int(fraction) * unit // 10 ** len(fraction)
     return Stamp(wall_ns=ns, zone_s=0, resolution_ns=unit)
 
 
@@ -347,26 +351,38 @@ def parse_date_line(text: str | bytes) -> Stamp | None:
     clock, year = _CLOCK.search(text), _YEAR.search(text)
     if clock is None or year is None:
         return None
-    hour = int(clock[1])
-    if _AFTERNOON.search(text) and 1 <= hour <= 12:
-        hour = hour % 12 + 12
-    elif _MORNING.search(text) and hour == 12:
-        hour = 0
     rest = f"{text[: clock.start()]} | {text[clock.end() :]}"
-    if dotted := _KOREAN.search(rest):
-        number: int | None = int(dotted[2])
-        day: str | None = dotted[3]
-    else:
-        numbered = _MONTH_NUMBER.search(rest)
-        # A weekday may be spelt like a month ('mar' is Tuesday in Spanish): the last name that is a month is the month.
-        names = [n for word in _WORD.findall(rest) if (n := month(word))]
-        number = int(numbered[1]) if numbered else names[-1] if names else None
-        days = [m[1] or m[2] for m in _DAY_NUMBER.finditer(rest) if not numbered or m.start() != numbered.start()]
-        day = days[0] if days else None
-    if number is None or day is None:
+    month_, day = _month_and_day(rest)
+    if month_ is None or day is None:
         return None
-    offset = None
-    for candidate in _OFFSET.findall(rest):
-        if candidate not in ("AM", "PM"):
-            offset = zone(candidate)
-    return wall(year[1], number, day, f"{hour:02}", clock[2], clock[3], clock[4], zone_s=offset)
+    hour = _hour_of_day(int(clock[1]), text)
+    return wall(year[1], month_, day, f"{hour:02}", clock[2], clock[3], clock[4], zone_s=_offset_s(rest))
+
+
+def _hour_of_day(hour: int, text: str) -> int:
+    """0 … 23, where `text` may say in some language that it is morning or afternoon."""
+    if _AFTERNOON.search(text) and 1 <= hour <= 12:
+        return hour % 12 + 12
+    if _MORNING.search(text) and hour == 12:
+        return 0
+    return hour
+
+
+def _month_and_day(text: str) -> tuple[int | None, str | None]:
+    """Month and day in what `date` printed, without the time of day; None for what cannot be made out."""
+    if dotted := _KOREAN.search(text):
+        return int(dotted[2]), dotted[3]
+    numbered = _MONTH_NUMBER.search(text)
+    days = [m[1] or m[2] for m in _DAY_NUMBER.finditer(text) if not numbered or m.start() != numbered.start()]
+    day = days[0] if days else None
+    if numbered:
+        return int(numbered[1]), day
+    # A weekday may be spelt like a month ('mar' is Tuesday in Spanish): the last name that is a month is the month.
+    names = [n for word in _WORD.findall(text) if (n := month(word))]
+    return names[-1] if names else None, day
+
+
+def _offset_s(text: str) -> int | None:
+    """Seconds east of UTC by the last word of `text` that may name a zone."""
+    named = [x for x in _OFFSET.findall(text) if x not in ("AM", "PM")]
+    return zone(named[-1]) if named else None

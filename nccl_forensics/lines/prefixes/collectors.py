@@ -32,25 +32,34 @@ def iso_stamp(text: str, peeled: Peeled, line: RawLine) -> str | None:
         peeled.program, peeled.final = "kernel", True
         return after_blank(text, end)
     give(peeled, stamp)
-    if stamp.zone_s is not None and text[10] == "T":
-        if m := CRI_HEAD.match(text, end):
-            if (head := _cri_head(line, m[1])) is not None:
-                _of_whole(peeled, head.peeled)
-                return text[m.end() :]
-            if m[2] == "P":
-                return text[m.end() :] + _cri_rest(line, m[1])
-            return text[m.end() :]
-        if text.startswith(("|", " In(", " Wa(", " Er("), end) and (m := _GUEST.match(text, end)):
-            return text[m.end() :]
-        m = SYSLOG_TAIL.match(text, end)
-        # `word word: ` may be any program's line: a system log's has the kernel or a pid, or the host of such a line.
-        state = line.window.state
-        if m is not None and m[1] and (m[2] == "kernel" or m[3] or state.get("node") == m[1]):
-            state["node"] = m[1]
-            rest = syslog_tail(text, m, peeled)
-            if rest is not None:
-                return rest
+    if stamp.zone_s is not None and text[10] == "T" and (rest := _collected(text, end, peeled, line)) is not None:
+        return rest
     return after_stamp(text, end, peeled)
+
+
+def _collected(text: str, end: int, peeled: Peeled, line: RawLine) -> str | None:
+    """What a collector wrote behind its stamp, which ends at `end`; None: the program's own logger wrote that."""
+    if m := CRI_HEAD.match(text, end):
+        return _cri_text(text, m, peeled, line)
+    if text.startswith(("|", " In(", " Wa(", " Er("), end) and (m := _GUEST.match(text, end)):
+        return text[m.end() :]
+    m = SYSLOG_TAIL.match(text, end)
+    # `word word: ` may be any program's line: a system log's has the kernel or a pid, or the host of such a line.
+    state = line.window.state
+    if m is not None and m[1] and (m[2] == "kernel" or m[3] or state.get("node") == m[1]):
+        state["node"] = m[1]
+        return syslog_tail(text, m, peeled)
+    return None
+
+
+def _cri_text(text: str, head: re.Match[str], peeled: Peeled, line: RawLine) -> str:
+    """The text behind a runtime's head, with the pieces that follow it where it is the first of a line that was cut."""
+    if (first := _cri_head(line, head[1])) is not None:
+        _of_whole(peeled, first.peeled)
+        return text[head.end() :]
+    if head[2] == "P":
+        return text[head.end() :] + _cri_rest(line, head[1])
+    return text[head.end() :]
 
 
 def _cri_piece(raw: bytes) -> tuple[str, str, str] | None:

@@ -157,22 +157,37 @@ def neighbours_agree(
     """
     yes = voters = same = 0
     for near in (line, *line.before(VOTERS), *line.after(VOTERS)):
-        text = decode(near.raw[:300]).lstrip("\x00")
-        if text[:2] in ("19", "20") and (
-            found := stamps.iso(text)
-        ):  # a collector's stamp outside of the launcher's tag
-            cri = CRI_HEAD.match(text, found[1])
-            text = text[cri.end() :] if cri else text[found[1] :].removeprefix(" ")
+        text = _behind_collector(near.raw)
         m = pattern.match(text)
-        if m is None and (not text.strip() or "%|" in text or text.startswith((" ", "\t", "#", "Traceback"))):
-            continue
-        if m is not None and pattern is _WORD and _BAR_HEAD.match(text, m.end()) and _HOSTLIKE.fullmatch(m[1]) is None:
+        if not _may_vote(text, m, pattern):
             continue
         voters += 1
         if m is not None and (pattern is _TASK or may_be_host(m[1], text[m.end() :])):
             yes += 1
             same += m[1] == word
     return yes >= share * voters and (word is None or same >= least or (alone and voters <= 2))
+
+
+def _behind_collector(raw: bytes) -> str:
+    """The start of a line without the stamp that a collector put outside of the launcher's tag."""
+    text = decode(raw[:300]).lstrip("\x00")
+    if text[:2] in ("19", "20") and (found := stamps.iso(text)):
+        cri = CRI_HEAD.match(text, found[1])
+        return text[cri.end() :] if cri else text[found[1] :].removeprefix(" ")
+    return text
+
+
+def _may_vote(text: str, m: re.Match[str] | None, pattern: re.Pattern[str]) -> bool:
+    """Does a line, which the prefix `pattern` matched at its start or not, tell whether lines have that prefix?"""
+    if m is None:
+        silent = not text.strip() or "%|" in text or text.startswith((" ", "\t", "#", "Traceback"))
+        return not silent
+    return pattern is not _WORD or not _titles_bar(text, m)
+
+
+def _titles_bar(text: str, m: re.Match[str]) -> bool:
+    """Is the word, which is not like a host's name, what tqdm counts, before its bar?"""
+    return _BAR_HEAD.match(text, m.end()) is not None and _HOSTLIKE.fullmatch(m[1]) is None
 
 
 def may_be_host(word: str, rest: str) -> bool:
@@ -191,7 +206,7 @@ def launcher_host(text: str, peeled: Peeled, line: RawLine) -> str | None:
     if m is None or m[1].isdecimal() or not text.startswith(" ", m.end() - 1) or not may_be_host(m[1], text[m.end() :]):
         return None
     known: dict[str, int] = line.window.state.get("hosts", {})
-    if _BAR_HEAD.match(text, m.end()) and _HOSTLIKE.fullmatch(m[1]) is None and known.get(m[1]) != 1:
+    if _titles_bar(text, m) and known.get(m[1]) != 1:
         return None
     if not is_host(m[1], line):
         return None

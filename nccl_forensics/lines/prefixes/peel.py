@@ -56,27 +56,14 @@ def _unglue(text: str, peeled: Peeled, line: RawLine) -> str:
 
     Of several, the one in which the scanner's literal stands: what is before it was written by somebody else.
     """
-    # A traceback is quoted in prose too ("hit an exception: Traceback …"): only behind a bar was it glued.
-    bar = text.find("%|") if "%|" in text else text.find("it/s")
-    starts = [m.start() for m in _INNER.finditer(text) if m.start() == 0 or m[0][0] != "T" or 0 <= bar < m.start()]
-    if "NCCL " in text:
-        starts = sorted(starts + [m.start() for m in _INNER_NCCL.finditer(text)])
+    starts = _starts(text)
     if starts and starts[-1] > 0:
         hit = _hit(text, line) if line.hits else starts[0] or starts[1]
         begin = max((at for at in starts if at <= hit), default=0)
         end = min((at for at in starts if at > hit), default=len(text))
         if begin == 0:
             return text[:end] if text[:end].strip() else text
-        word = _BEFORE_INNER.search(text[max(0, begin - 80) : begin])
-        if word and may_be_host(word[1], "") and is_host(word[1], line):
-            peeled.host = word[1]
-        peeled.rank, peeled.final = None, False
-        tag = _TAG_BEFORE.search(text[max(0, begin - 24) : begin])
-        peeled.local_rank = int(tag[1]) if tag else None  # the one at the line's head wrote the bar
-        # The collector's stamp holds for the whole line; that of the message before does not.
-        peeled.stamp, peeled.outer = peeled.outer or peeled.stamp, None
-        if peeled.stamp is not None and peeled.stamp.zone_s is None:
-            peeled.stamp = None
+        _of_another_writer(text[max(0, begin - 80) : begin], peeled, line)
         return layers(text[begin:end], peeled, line)
     if "[" in text and (bars := list(_BAR.finditer(text))):
         rest = text[bars[-1].end() :]
@@ -84,6 +71,30 @@ def _unglue(text: str, peeled: Peeled, line: RawLine) -> str:
             peeled.final = False
             return layers(rest.lstrip(" "), peeled, line)
     return text
+
+
+def _starts(text: str) -> list[int]:
+    """Where in `text` messages begin, as far as their heads show it; rising."""
+    # A traceback is quoted in prose too ("hit an exception: Traceback …"): only behind a bar was it glued.
+    bar = text.find("%|") if "%|" in text else text.find("it/s")
+    starts = [m.start() for m in _INNER.finditer(text) if m.start() == 0 or m[0][0] != "T" or 0 <= bar < m.start()]
+    if "NCCL " in text:
+        starts = sorted(starts + [m.start() for m in _INNER_NCCL.finditer(text)])
+    return starts
+
+
+def _of_another_writer(before: str, peeled: Peeled, line: RawLine) -> None:
+    """Forget what the line's head says of its writer: the message behind `before` has another."""
+    word = _BEFORE_INNER.search(before)
+    if word and may_be_host(word[1], "") and is_host(word[1], line):
+        peeled.host = word[1]
+    peeled.rank, peeled.final = None, False
+    tag = _TAG_BEFORE.search(before[-24:])
+    peeled.local_rank = int(tag[1]) if tag else None  # the one at the line's head wrote the bar
+    # The collector's stamp holds for the whole line; that of the message before does not.
+    peeled.stamp, peeled.outer = peeled.outer or peeled.stamp, None
+    if peeled.stamp is not None and peeled.stamp.zone_s is None:
+        peeled.stamp = None
 
 
 def _from_line_head(peeled: Peeled, line: RawLine) -> None:
@@ -106,7 +117,7 @@ _RECORD_LINES: Final = 6
 """The driver's longest multi-line print has three (a judgement: twice that)."""
 
 
-def _continue(peeled: Peeled, line: RawLine) -> None:
+def _continued(rest: str, peeled: Peeled, line: RawLine) -> str:
     """An indented line without a stamp is the rest of the kernel record above it (the driver's multi-line prints)."""
     for above in line.before(_RECORD_LINES):
         raw = decode(above.raw)
@@ -116,7 +127,55 @@ def _continue(peeled: Peeled, line: RawLine) -> None:
             if other.program == "kernel":
                 peeled.stamp, peeled.host, peeled.program = other.stamp, other.host, other.program
                 peeled.outer = peeled.outer or other.outer
-            return
+            break
+    return rest.lstrip(" ") if peeled.program == "kernel" else rest
+
+
+_FOUR: Final = "    "
+"""How `journalctl -o verbose` indents a field."""
+_MOST_TRIES: Final = 8
+"""How often in a file an indented line is looked at as such a field, when it was none."""
+
+
+def _in_record(text: str, peeled: Peeled, line: RawLine) -> str | None:
+    """The message, where the line stands inside a journal's record; None: it doesn't, as far as can be told."""
+    state = line.window.state
+    if text.startswith(_FOUR) and state.get("verbose", 0) < _MOST_TRIES:
+        if (body := verbose(text, peeled, line)) is not None:
+            return body
+        state["verbose"] = state.get("verbose", 0) + 1
+    elif state.get("records") == "export" and peeled.stamp is None:
+        export_record(peeled, line)
+        return text
+    return None
+
+
+def _of_nccl(head: re.Match[str], peeled: Peeled) -> None:
+    """NCCL's own head `host:pid:tid [0] `, which stays in the text."""
+    peeled.host, peeled.pid = peeled.host or head[1], int(head[2])
+
+
+def _message(text: str, peeled: Peeled, line: RawLine) -> str:
+    """The message in what is left of a line that is not the kernel's: it may be glued to something else."""
+    nccl = "NCCL " in text
+    if nccl and (head := NCCL_HEAD.match(text)) and "[rank" not in text:
+        _of_nccl(head, peeled)
+        return text
+    if nccl or "[rank" in text or "%|" in text or "it/s" in text or (".cpp:" in text and "[E" in text):
+        text = _unglue(text, peeled, line)
+        if nccl and (head := NCCL_HEAD.match(text)):
+            _of_nccl(head, peeled)
+    return text
+
+
+def _binary_record(raw: bytes, line: RawLine) -> Peeled | None:
+    """The line as the first of a binary field in a journal's export; None if it is none."""
+    body = binary_field(raw)
+    if body is None or not exported(line):
+        return None
+    peeled = Peeled(decode(body))
+    export_record(peeled, line)
+    return peeled
 
 
 def peel(line: RawLine) -> Peeled:
@@ -126,13 +185,9 @@ def peel(line: RawLine) -> Peeled:
     look like (host names of a launcher, the last minute of `dmesg -H`, the record format of a journal).
     """
     raw = line.raw
-    state = line.window.state
     if raw[:1] in (b"\0", b"\xef", b"\xff") or b"\0\0\0" in raw[:8]:
-        body = binary_field(raw)
-        if body is not None and exported(line):
-            peeled = Peeled(decode(body))
-            export_record(peeled, line)
-            return peeled
+        if (record := _binary_record(raw, line)) is not None:
+            return record
         raw = raw.lstrip(b"\0").removeprefix(b"\xef\xbb\xbf")
     text = decode(raw)
     peeled = Peeled(text)
@@ -140,27 +195,15 @@ def peel(line: RawLine) -> Peeled:
     if start and line.window.buffer[start - 1] == 0x0D:
         _from_line_head(peeled, line)
     rest = unwrap(text, peeled, line) if peeled.stamp is None else layers(text, peeled, line)
-    if rest is text and (text.startswith("    ") or "records" in state):
-        if text.startswith("    ") and state.get("verbose", 0) < 8:
-            if (body_text := verbose(text, peeled, line)) is not None:
-                peeled.text = body_text
-                return peeled
-            state["verbose"] = state.get("verbose", 0) + 1
-        elif state.get("records") == "export" and peeled.stamp is None:
-            export_record(peeled, line)
+    if rest is text and (text.startswith(_FOUR) or "records" in line.window.state):
+        body = _in_record(text, peeled, line)
+        if body is not None:
+            peeled.text = body
             return peeled
     if rest.startswith(_CONTINUED) and (peeled.stamp is None or peeled.stamp.boot_ns is None):
-        _continue(peeled, line)
-        if peeled.program == "kernel":
-            rest = rest.lstrip(" ")
+        rest = _continued(rest, peeled, line)
     if peeled.program != "kernel":
-        nccl = "NCCL " in rest
-        if nccl and (m := NCCL_HEAD.match(rest)) and "[rank" not in rest:
-            peeled.host, peeled.pid = peeled.host or m[1], int(m[2])
-        elif nccl or "[rank" in rest or "%|" in rest or "it/s" in rest or (".cpp:" in rest and "[E" in rest):
-            rest = _unglue(rest, peeled, line)
-            if nccl and (m := NCCL_HEAD.match(rest)):
-                peeled.host, peeled.pid = peeled.host or m[1], int(m[2])
+        rest = _message(rest, peeled, line)
     if peeled.host is None:
         of_heading(peeled, line)
     peeled.text = rest

@@ -81,34 +81,42 @@ def _journal(fields: dict[str, Any], peeled: Peeled) -> None:
 
 def _json_fields(fields: dict[str, Any], raw: str, peeled: Peeled) -> str | None:
     """One JSON object as a log line: docker, fluent-bit, the journal, or a program's own JSON logger."""
-    for key in _MESSAGE_KEYS:
-        if key in fields and (text := _message(fields[key])) is not None and (key in _SURE_KEYS or _is_log(fields)):
-            break
-    else:
-        if "__REALTIME_TIMESTAMP" not in fields:
-            return None
-        _journal(fields, peeled)
-        peeled.final = True
-        return raw
+    text = _json_text(fields)
     if "__REALTIME_TIMESTAMP" in fields:
         _journal(fields, peeled)
+        if text is None:
+            peeled.final = True
+            return raw
         return text
+    if text is None:
+        return None
     for key in _TIME_KEYS:
         if (stamp := stamps.epoch(fields.get(key))) is not None:
             give(peeled, stamp)
             break
-    rank = _number(fields.get("rank"))
+    _writer(fields, peeled)
+    return text.rstrip("\r\n")
+
+
+def _json_text(fields: dict[str, Any]) -> str | None:
+    """The message in a JSON object; None if it has none, or looks like no log."""
+    for key in _MESSAGE_KEYS:
+        if key in fields and (text := _message(fields[key])) is not None and (key in _SURE_KEYS or _is_log(fields)):
+            return text
+    return None
+
+
+def _writer(fields: dict[str, Any], peeled: Peeled) -> None:
+    """Who wrote it, by a logger's own fields and those that Kubernetes' collectors add."""
+    rank, local, pid = (_number(fields.get(key)) for key in ("rank", "local_rank", "pid"))
     peeled.rank = rank if rank is not None else peeled.rank
-    local = _number(fields.get("local_rank"))
     peeled.local_rank = local if local is not None else peeled.local_rank
-    peeled.host = _word(fields.get("host")) or _word(fields.get("hostname")) or peeled.host
-    pid = _number(fields.get("pid"))
     peeled.pid = pid if pid is not None else peeled.pid
+    peeled.host = _word(fields.get("host")) or _word(fields.get("hostname")) or peeled.host
     pods = fields.get("kubernetes")
     if isinstance(pods, dict):
         peeled.pod = _word(pods.get("pod_name")) or peeled.pod
         peeled.host = _word(pods.get("host")) or peeled.host
-    return text.rstrip("\r\n")
 
 
 def _is_log(fields: dict[str, Any]) -> bool:

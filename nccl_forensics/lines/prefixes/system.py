@@ -196,10 +196,15 @@ def priority(text: str, peeled: Peeled, line: RawLine) -> str | None:
         return None
     if m[1] is None:
         return text[m.end() :].lstrip(" ") if text.startswith((" ", "["), m.end()) else text[m.end() :]
-    found = stamps.iso(text, m.end())
+    return _rfc5424(text, m.end(), peeled)
+
+
+def _rfc5424(text: str, at: int, peeled: Peeled) -> str:
+    """The text behind `ISO host app procid msgid sd `, which starts at `at`; what does not look so stays in it."""
+    found = stamps.iso(text, at)
     head = _RFC5424.match(text, found[1]) if found else None
     if found is None or head is None:
-        return text[m.end() :]
+        return text[at:]
     give(peeled, found[0])
     host, app, procid = head.groups()
     peeled.host = host if host != "-" else peeled.host

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO, TypeVar
 
-from nccl_forensics.model import Event, Incident, InputRow, Problem, Rank, Reconstruction
+from nccl_forensics.model import ClockRow, Event, Incident, InputRow, Problem, Rank, Reconstruction
 from nccl_forensics.starts import jobs
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say
 from nccl_forensics.verdict import rates
 from nccl_forensics.when.aligned import Aligned, ordered
 from nccl_forensics.who import identities
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class Analysis:
     rows: tuple[InputRow, ...]
     events: tuple[Event, ...]
     known: identities.Identities
-    clocks: tuple[Any, ...]
+    clocks: tuple[ClockRow, ...]
     incidents: tuple[Incident, ...]
     primary: int | None
     """Incident.id of the one that the ticket and `ranks` are about: the newest where the job was started again."""
@@ -44,38 +47,64 @@ def of_several_jobs(
     rows: Sequence[InputRow],
     said: Sequence[Problem],
 ) -> Analysis:
-    """The analyses of several jobs as one; what they share, such as hosts' logs, as the newest failure reads it."""
-    told = [(i, n) for n, (job, its) in enumerate(made) if job.sources & failed for i in its.incidents]
-    told.sort(key=lambda x: next((t for t in (x[0].onset_ns, x[0].detected_ns, x[0].ended_ns) if t is not None), 0))
+    """The analyses of several jobs as one; what they share, such as hosts' logs, as the newest failure reads it.
+
+    `failed`: files that tell of a failure. `said`: what has to be said of the jobs themselves.
+    """
+    told = [(incident, n) for n, (job, its) in enumerate(made) if job.sources & failed for incident in its.incidents]
+    told.sort(key=lambda x: _when(x[0]))
     incidents = tuple(replace(i, id=k, job=made[n][0].name) for k, (i, n) in enumerate(told, 1))
     of = told[-1][1] if told else len(made) - 1
     newest = made[of][1]
-    problems = [*said, *newest.problems]
-    read: dict[str, InputRow] = {}
-    events = list(newest.events)
-    ticks = {c.clock: c for c in newest.clocks}
-    gpus = dict(newest.known.gpus)
-    for n, (job, its) in enumerate(made):
-        read |= {r.path: r for r in its.rows if r.path in job.sources or (n == of and r.path not in read)}
-        if n != of:
-            events += [e for e in its.events if e.evidence.source in job.sources]
-            problems += its.problems
-            ticks = {**{c.clock: c for c in its.clocks}, **ticks}
-            gpus = {**its.known.gpus, **gpus}
-        if job.name is not None and not job.sources & failed:
-            says = say("{job} shows no failure: it is no incident.", job=phrases.sentence(job.name))
-            problems.append(Problem(says=says))
+    others = [(job, its) for n, (job, its) in enumerate(made) if n != of]
+    own = (e for job, its in others for e in its.events if e.evidence.source in job.sources)
     return replace(
         newest,
-        rows=tuple(read.get(r.path, r) for r in rows),
-        events=tuple(ordered(events)),
-        known=replace(newest.known, gpus=gpus),
-        clocks=tuple(ticks[key] for key in sorted(ticks)),
+        rows=_rows(made, of, rows),
+        events=tuple(ordered([*newest.events, *own])),
+        known=replace(newest.known, gpus=_first_of_all([newest.known.gpus, *(its.known.gpus for _, its in others)])),
+        clocks=_clocks([newest, *(its for _, its in others)]),
         incidents=incidents,
         primary=len(incidents) or None,
         ranks=incidents[-1].ranks if incidents else newest.ranks,
-        problems=tuple(dict.fromkeys(problems)),
+        problems=tuple(dict.fromkeys([*said, *newest.problems, *_problems(made, of, failed)])),
     )
+
+
+def _when(incident: Incident) -> int:
+    """The earliest that is known of it, on the reference clock; 0 where nothing is."""
+    times = (incident.onset_ns, incident.detected_ns, incident.ended_ns)
+    return next((t for t in times if t is not None), 0)
+
+
+def _rows(made: Sequence[tuple[jobs.Job, Analysis]], of: int, rows: Sequence[InputRow]) -> tuple[InputRow, ...]:
+    """Each file as its own job reads it, those of no job as the job number `of` does."""
+    read: dict[str, InputRow] = {}
+    for n, (job, its) in enumerate(made):
+        read |= {r.path: r for r in its.rows if r.path in job.sources or (n == of and r.path not in read)}
+    return tuple(read.get(r.path, r) for r in rows)
+
+
+def _first_of_all(tables: Sequence[Mapping[K, V]]) -> dict[K, V]:
+    """All that the tables tell; where several do, the first of them."""
+    found: dict[K, V] = {}
+    for table in reversed(tables):
+        found |= table
+    return found
+
+
+def _clocks(analyses: Sequence[Analysis]) -> tuple[ClockRow, ...]:
+    ticks = _first_of_all([{c.clock: c for c in its.clocks} for its in analyses])
+    return tuple(ticks[key] for key in sorted(ticks))
+
+
+def _problems(made: Sequence[tuple[jobs.Job, Analysis]], of: int, failed: AbstractSet[str]) -> Iterator[Problem]:
+    """Those of the other jobs, and which jobs show no failure."""
+    for n, (job, its) in enumerate(made):
+        if n != of:
+            yield from its.problems
+        if job.name is not None and not job.sources & failed:
+            yield Problem(says=say("{job} shows no failure: it is no incident.", job=phrases.sentence(job.name)))
 
 
 def fingerprints(analysis: Analysis) -> Analysis:

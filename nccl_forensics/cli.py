@@ -18,7 +18,11 @@ from nccl_forensics import __version__
 from nccl_forensics.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import tzinfo
+
+    from nccl_forensics.model import InputRow
+    from nccl_forensics.show.redact.redactor import Redactor
 
 NOTHING_TO_READ, WRONG_USAGE = 3, 2
 STDOUT = Path("-")
@@ -267,95 +271,165 @@ def analyze(paths: tuple[str, ...], output: Path | None, common: Common, **wante
     _run(paths, common, output, Wanted(**wanted))
 
 
-def _run(paths: tuple[str, ...], common: Common, output: Path | None, wanted: Wanted) -> None:
-    import json
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outputs:
+    """Where everything goes. A place that is STDOUT is no file."""
 
+    page: Path
+    page_is_given: bool
+    wanted: Wanted
+
+    @property
+    def on_stdout(self) -> list[Path]:
+        """Places that can be stdout, as they are given."""
+        return [self.page, *(Path(x) for x in (self.wanted.json_, self.wanted.markdown) if x is not None)]
+
+    @property
+    def written(self) -> list[Path]:
+        """All files that will be written."""
+        others = (self.wanted.events, self.wanted.perfetto, self.wanted.redaction_map)
+        return [p for p in (*self.on_stdout, *others) if p is not None and p != STDOUT]
+
+
+def _run(paths: tuple[str, ...], common: Common, output: Path | None, wanted: Wanted) -> None:
     from nccl_forensics.analysis import fingerprints
-    from nccl_forensics.show import document, export, report, ticket
-    from nccl_forensics.text import language
+    from nccl_forensics.show import document
     from nccl_forensics.when import window
 
-    if wanted.redaction_map is not None and not wanted.redact:
-        _fail("--redaction-map goes with --redact.", WRONG_USAGE)
-    target = output if output is not None else Path(f"{'redacted' if wanted.redact else _name(paths)}.report.html")
-    given = (target, *(Path(x) for x in (wanted.json_, wanted.markdown) if x is not None))
-    others = (wanted.events, wanted.perfetto, wanted.redaction_map)
-    written = [p for p in (*given, *others) if p is not None and p != STDOUT]
-    inputs = (*paths, *([common.hosts] if common.hosts is not None else ()))
-    if given.count(STDOUT) > 1:
-        _fail("only one of -o, --json and --markdown can go to stdout. Name a file for the others.", WRONG_USAGE)
-    hidden = None
+    name = "redacted" if wanted.redact else _name(paths)
+    outputs = _Outputs(
+        page=output if output is not None else Path(f"{name}.report.html"),
+        page_is_given=output is not None,
+        wanted=wanted,
+    )
+    inputs = (*paths, *([str(common.hosts)] if common.hosts is not None else ()))
     try:
-        if len({p.absolute() for p in written}) < len(written):
-            raise InputError(
-                "two outputs have the same name. Name a file for each of -o, --json, --markdown, --events, --perfetto."
-            )
-        language.check(wanted.lang)
-        if wanted.events is not None:
-            export.check_events(wanted.events)
+        _check(outputs, inputs)
         zone = _zone(common.timezone)
         limits = window.window(wanted.since, wanted.until, zone)
-        for place in written:
-            export.check(place, inputs)
-        if wanted.redact:
-            from nccl_forensics.show.redact.kinds import read_map
-            from nccl_forensics.show.redact.redactor import Redactor
-
-            hidden = Redactor(read_map(wanted.redaction_map) if wanted.redaction_map is not None else None)
+        hidden = _redactor(wanted)
     except InputError as err:
         _fail(str(err), WRONG_USAGE)
     analysis = _analysis(paths, common if hidden is None else replace(common, no_progress=True), zone, limits)
     if not any(r.status in ("read", "partial") for r in analysis.rows):
-        unread: Any = [{"path": r.path, "status": r.status, "reason": r.reason} for r in analysis.rows[:20]]
-        for row in unread if hidden is None else hidden.redacted(unread):
-            click.echo(f"  {row['path']}: {row['status']}: {row['reason']}", err=True)
-        _fail("none of these files could be read as a log, dump or report. `nccl-forensics inspect` lists them all.", 3)
+        _nothing_could_be_read(analysis.rows, hidden)
     analysis = fingerprints(analysis)
     doc = document.build(analysis, command=_typed(), timezone=common.timezone)
     rows = [document.event(e) for e in analysis.events] if wanted.events is not None or hidden is not None else []
     if hidden is not None:
         doc, rows = hidden.document(doc, rows)
-        if output is None:
-            target = Path(f"redacted-{hidden.fingerprint(doc)}.report.html")
+        if not outputs.page_is_given:
+            outputs = replace(outputs, page=Path(f"redacted-{hidden.fingerprint(doc)}.report.html"))
+    try:
+        summary = _write(outputs, inputs, doc, rows, hidden)
+    except InputError as err:
+        _fail(str(err if hidden is None else hidden.cover(str(err))), WRONG_USAGE)
+    if not common.quiet:
+        _say(outputs, summary, hidden)
+    if wanted.exit_code and analysis.incidents:
+        best = max(analysis.incidents, key=lambda i: i.verdict.confidence)
+        sys.exit(STATUS[best.verdict.status])
+
+
+def _check(outputs: _Outputs, inputs: tuple[str, ...]) -> None:
+    """What can be said before anything is read. Raises InputError for what the user can mend."""
+    from nccl_forensics.show import export
+    from nccl_forensics.text import language
+
+    wanted = outputs.wanted
+    if wanted.redaction_map is not None and not wanted.redact:
+        raise InputError("--redaction-map goes with --redact.")
+    if outputs.on_stdout.count(STDOUT) > 1:
+        raise InputError("only one of -o, --json and --markdown can go to stdout. Name a file for the others.")
+    if len({p.absolute() for p in outputs.written}) < len(outputs.written):
+        raise InputError(
+            "two outputs have the same name. Name a file for each of -o, --json, --markdown, --events, --perfetto."
+        )
+    language.check(wanted.lang)
+    if wanted.events is not None:
+        export.check_events(wanted.events)
+    for place in outputs.written:
+        export.check(place, inputs)
+
+
+def _redactor(wanted: Wanted) -> Redactor | None:
+    if not wanted.redact:
+        return None
+    from nccl_forensics.show.redact.kinds import read_map
+    from nccl_forensics.show.redact.redactor import Redactor
+
+    return Redactor(read_map(wanted.redaction_map) if wanted.redaction_map is not None else None)
+
+
+def _nothing_could_be_read(rows: Sequence[InputRow], hidden: Redactor | None) -> NoReturn:
+    unread: Any = [{"path": r.path, "status": r.status, "reason": r.reason} for r in rows[:20]]
+    for row in unread if hidden is None else hidden.redacted(unread):
+        click.echo(f"  {row['path']}: {row['status']}: {row['reason']}", err=True)
+    _fail("none of these files could be read as a log, dump or report. `nccl-forensics inspect` lists them all.", 3)
+
+
+def _write(outputs: _Outputs, inputs: tuple[str, ...], doc: Any, rows: Any, hidden: Redactor | None) -> str:
+    """Everything that was asked for, to its place; returns the ticket. Nothing is written if an original is left."""
+    import json
+
+    from nccl_forensics.show import export, ticket
+
+    wanted = outputs.wanted
     summary = ticket.ticket(doc, wanted.lang)
-    pages: list[tuple[Path, str | bytes]] = [(target, report.html(doc, wanted.lang))]
+    pages = _pages(outputs, doc, rows)
+    if hidden is not None:
+        texts = [page if isinstance(page, str) else json.dumps(rows) for _, page in pages]  # Parquet is no text
+        if wanted.json_ is None:
+            texts.append(json.dumps(doc))  # the page has it packed
+        _refuse_what_is_left(hidden, [summary, *texts], wanted.lang)
+        if not outputs.page_is_given:
+            export.check(outputs.page, inputs)
+        if wanted.redaction_map is not None:
+            export.write(wanted.redaction_map, hidden.map_text(), private=True)
+    for place, page in pages:
+        if place == STDOUT and isinstance(page, str):
+            click.echo(page, nl=not page.endswith("\n"))
+        else:
+            export.write(place, page)
+    return summary
+
+
+def _pages(outputs: _Outputs, doc: Any, rows: Any) -> list[tuple[Path, str | bytes]]:
+    """What is written, and where."""
+    import json
+
+    from nccl_forensics.show import export, report
+
+    wanted = outputs.wanted
+    pages: list[tuple[Path, str | bytes]] = [(outputs.page, report.html(doc, wanted.lang))]
     if wanted.json_ is not None:
         pages.append((Path(wanted.json_), json.dumps(doc, ensure_ascii=False, indent=1) + "\n"))
     if wanted.markdown is not None:
         pages.append((Path(wanted.markdown), report.markdown(doc, wanted.lang) + "\n"))
-    try:
-        if wanted.events is not None:
-            pages.append((wanted.events, export.events(wanted.events, rows)))
-        if wanted.perfetto is not None:
-            from nccl_forensics.show import trace
+    if wanted.events is not None:
+        pages.append((wanted.events, export.events(wanted.events, rows)))
+    if wanted.perfetto is not None:
+        from nccl_forensics.show import trace
 
-            pages.append((wanted.perfetto, trace.trace(doc)))
-        if hidden is not None:
-            texts = [page if isinstance(page, str) else json.dumps(rows) for _, page in pages]  # Parquet is no text
-            if wanted.json_ is None:
-                texts.append(json.dumps(doc))  # the page has it packed
-            if left := hidden.leaks([summary, *texts], language.words(wanted.lang)):
-                _fail(f"nothing was written: after redaction there was still an original ({', '.join(left)}).", 1)
-            if output is None:
-                export.check(target, inputs)
-            if wanted.redaction_map is not None:
-                export.write(wanted.redaction_map, hidden.map_text(), private=True)
-        for place, page in pages:
-            if place == STDOUT and isinstance(page, str):
-                click.echo(page, nl=not page.endswith("\n"))
-            else:
-                export.write(place, page)
-    except InputError as err:
-        _fail(str(err if hidden is None else hidden.cover(str(err))), WRONG_USAGE)
-    if not common.quiet:
-        if STDOUT not in given:
-            click.echo(summary)
-        if target != STDOUT:
-            shown = str(target) if hidden is None or output is None else hidden.cover_path(str(target))
-            click.echo(f"Report: {shown}", err=True)
-    if wanted.exit_code and analysis.incidents:
-        best = max(analysis.incidents, key=lambda i: i.verdict.confidence)
-        sys.exit(STATUS[best.verdict.status])
+        pages.append((wanted.perfetto, trace.trace(doc)))
+    return pages
+
+
+def _refuse_what_is_left(hidden: Redactor, texts: list[str], lang: str) -> None:
+    from nccl_forensics.text import language
+
+    if left := hidden.leaks(texts, language.words(lang)):
+        _fail(f"nothing was written: after redaction there was still an original ({', '.join(left)}).", 1)
+
+
+def _say(outputs: _Outputs, summary: str, hidden: Redactor | None) -> None:
+    """The ticket, and where the page is."""
+    if STDOUT not in outputs.on_stdout:
+        click.echo(summary)
+    if outputs.page != STDOUT:
+        named = hidden is not None and outputs.page_is_given
+        shown = hidden.cover_path(str(outputs.page)) if hidden is not None and named else str(outputs.page)
+        click.echo(f"Report: {shown}", err=True)
 
 
 def _name(paths: tuple[str, ...]) -> str:

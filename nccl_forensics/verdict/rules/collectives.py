@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from nccl_forensics.catalog import weight
-from nccl_forensics.model import Event, Finding, number, text
+from nccl_forensics.model import Event, Finding, Suspect, number, text
 from nccl_forensics.names import MOST_RANKS
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say, say_many
 from nccl_forensics.verdict.case import Case, listed
 from nccl_forensics.verdict.rules import rule
-from nccl_forensics.waits.reports import DEFAULT, OUTLIERS, reporter
+from nccl_forensics.waits.watchdogs import DEFAULT, OUTLIERS, reporter
 from nccl_forensics.who.layout import shape
 
 
@@ -22,36 +22,55 @@ def suspects(case: Case) -> Iterator[Finding]:
     """The reconstruction's suspects, as findings. One whose watchdog answers the others' signal has not disappeared."""
     answered = {e.rank for e in case.of("pg-observed", "pg-dump-remote") if e.rank is not None}
     for suspect in case.collectives.suspects:
-        if not suspect.evidence:
-            continue
-        hosts = {case.known.ranks[r].host for r in suspect.ranks if r in case.known.ranks}
-        machines = {p.host for p in case.known.ranks.values() if p.host}
-        one_host = suspect.cause == "fabric_error" and len(machines) == 1  # then there is no fabric between hosts
-        gpus = tuple(p.gpu for r in suspect.ranks if (p := case.known.ranks.get(r)) is not None and p.gpu is not None)
-        heard = suspect.cause == "process_missing" and set(suspect.ranks) <= answered
-        says = suspect.says
-        if heard:
-            answers = phrases.ranks(suspect.ranks)
-            says = say("{says} The watchdog of {ranks} still answered the others.", says=says, ranks=answers)
-        together = shape(suspect.ranks, case.known, case.collectives.members)
-        if together:
-            says = say("{what} – {says}", what=phrases.sentence(together), says=says)
-        value = suspect.weight - (2.0 if one_host else 0.0) + (weight("one_group") if together else 0.0)
-        circle = suspect.details.get("circle")
-        if isinstance(circle, tuple) and any(_failed(case, e) for e in case.events if e.rank in circle):
-            value += weight("circle_broken")
-        yield Finding(
-            cause="rank_not_arrived" if heard else suspect.cause,
-            says=says,
-            weight=value,
-            ranks=suspect.ranks,
-            hosts=tuple(sorted(h for h in hosts if h)),
-            gpus=gpus,
-            evidence=suspect.evidence,
-            inference=True,
-            detail=str(suspect.details["detail"]) if suspect.details.get("detail") else None,
-            onset_ns=suspect.group.first_arrival_ns if suspect.group else None,
-        )
+        if suspect.evidence:
+            heard = suspect.cause == "process_missing" and answered.issuperset(suspect.ranks)
+            yield _suspected(case, suspect, heard=heard)
+
+
+def _suspected(case: Case, suspect: Suspect, *, heard: bool) -> Finding:
+    places = [place for rank in suspect.ranks if (place := case.known.ranks.get(rank)) is not None]
+    in_common = shape(suspect.ranks, case.known, case.collectives.members)
+    says = suspect.says
+    if heard:
+        answers = phrases.ranks(suspect.ranks)
+        says = say("{says} The watchdog of {ranks} still answered the others.", says=says, ranks=answers)
+    if in_common:
+        says = say("{what} – {says}", what=phrases.sentence(in_common), says=says)
+    detail = suspect.details.get("detail")
+    return Finding(
+        cause="rank_not_arrived" if heard else suspect.cause,
+        says=says,
+        weight=_weight(case, suspect, in_common),
+        ranks=suspect.ranks,
+        hosts=tuple(sorted({place.host for place in places if place.host})),
+        gpus=tuple(place.gpu for place in places if place.gpu is not None),
+        evidence=suspect.evidence,
+        inference=True,
+        detail=str(detail) if detail else None,
+        onset_ns=suspect.group.first_arrival_ns if suspect.group else None,
+    )
+
+
+def _weight(case: Case, suspect: Suspect, in_common: str | None) -> float:
+    """`in_common`: what all of the ranks are, and a random set of as many would not be."""
+    value = suspect.weight
+    if suspect.cause == "fabric_error" and _is_on_one_host(case):
+        value -= 2.0  # then there is no fabric between hosts
+    if in_common:
+        value += weight("one_group")
+    circle = suspect.details.get("circle")
+    if isinstance(circle, tuple) and any(_failed(case, e) for e in case.events if e.rank in circle):
+        value += weight("circle_broken")
+    return value
+
+
+def _is_on_one_host(case: Case) -> bool:
+    return len({place.host for place in case.known.ranks.values() if place.host}) == 1
+
+
+def arrived(case: Case) -> set[int]:
+    """The ranks that entered a collective in which somebody waits."""
+    return {rank for group in case.collectives.groups for rank in group.arrived}
 
 
 ENDED = frozenset({-4, -7, -8, -9, -11, 132, 135, 136, 137, 139})
@@ -67,6 +86,12 @@ def _failed(case: Case, event: Event) -> bool:
 @rule
 def pytorch_names_them(case: Case) -> Iterator[Finding]:
     """monitoredBarrier and the store barrier name or count the ranks that did not come."""
+    yield from _monitored_barrier(case)
+    yield from _store_barrier(case)
+
+
+def _monitored_barrier(case: Case) -> Iterator[Finding]:
+    """The first that names ranks of the job, less those that other lines show to have come."""
     reached = {number(e, "reached_rank") for e in case.of("gloo-reached")}
     for event in case.of("monitored-barrier"):
         ranks = tuple(r for r in listed(event) if r not in reached)
@@ -83,27 +108,33 @@ def pytorch_names_them(case: Case) -> Iterator[Finding]:
                 ranks=ranks,
                 events=(event,),
             )
-            break
+            return
+
+
+def _store_barrier(case: Case) -> Iterator[Finding]:
+    """It counts who came: where lines name as many, the others are known, too."""
     barriers = case.of("store-barrier")
-    if barriers:
-        arrived = {r for e in barriers if (r := number(e, "at_rank")) is not None}
-        world, joined = number(barriers[0], "world_size"), number(barriers[0], "joined")
-        if world and world <= MOST_RANKS and joined is not None:
-            missing = tuple(r for r in range(world) if r not in arrived)
-            if len(arrived) == joined and missing:
-                yield Finding(
-                    cause="rank_not_arrived",
-                    says=say(
-                        "{joined} of {world} ranks reached the creation of the group, and these are known by name; "
-                        "the others never came",
-                        joined=joined,
-                        world=world,
-                    ),
-                    weight=weight("counted_out"),
-                    ranks=missing,
-                    events=barriers[:2],
-                    inference=True,
-                )
+    if not barriers:
+        return
+    came = {r for e in barriers if (r := number(e, "at_rank")) is not None}
+    world, joined = number(barriers[0], "world_size"), number(barriers[0], "joined")
+    if not world or world > MOST_RANKS or len(came) != joined:
+        return
+    missing = tuple(r for r in range(world) if r not in came)
+    if missing:
+        yield Finding(
+            cause="rank_not_arrived",
+            says=say(
+                "{joined} of {world} ranks reached the creation of the group, and these are known by name; "
+                "the others never came",
+                joined=joined,
+                world=world,
+            ),
+            weight=weight("counted_out"),
+            ranks=missing,
+            events=barriers[:2],
+            inference=True,
+        )
 
 
 @rule
@@ -113,23 +144,7 @@ def desync_report_names_them(case: Case) -> Iterator[Finding]:
     Every rank that timed out writes one of its own: they have to agree. Where all stand alike the reporter is in the
     list, and nobody is apart.
     """
-    reports: dict[tuple[object, ...], list[Event]] = defaultdict(list)
-    for event in case.of("pg-desync"):
-        if not case.went_on(event):
-            who = event.rank if event.rank is not None else number(event, "group_rank")
-            reports[event.evidence.source, who, number(event, "at_seq")].append(event)
-    named: set[int] | None = None
-    shown: list[Event] = []
-    for events in reports.values():
-        behind, event = _furthest_behind(events)
-        if shown and text(event, "pg_name") != text(shown[0], "pg_name"):
-            continue  # the first group's; another one's may wait for that
-        ranks = _in_the_job(case, event, behind)
-        if text(event, "stood") != "joined":
-            seq = number(event, "at_seq")
-            ranks -= {reporter(e) for e in case.of("watchdog-timeout") if seq is not None and number(e, "seq") == seq}
-        named = ranks if named is None else named & ranks
-        shown.append(event)
+    named, shown = _named_by_all(case)
     if not named:
         return
     stuck = text(shown[0], "stood") == "joined"
@@ -149,6 +164,33 @@ def desync_report_names_them(case: Case) -> Iterator[Finding]:
     )
 
 
+def _named_by_all(case: Case) -> tuple[set[int], list[Event]]:
+    """(ranks of the job whom every report about the first group names, the lines that list them)."""
+    named: list[set[int]] = []
+    shown: list[Event] = []
+    for report in _desync_reports(case):
+        behind, event = _furthest_behind(report)
+        if shown and text(event, "pg_name") != text(shown[0], "pg_name"):
+            continue  # the first group's; another one's may wait for that
+        ranks = _in_the_job(case, event, behind)
+        if text(event, "stood") != "joined":
+            seq = number(event, "at_seq")
+            ranks -= {reporter(e) for e in case.of("watchdog-timeout") if seq is not None and number(e, "seq") == seq}
+        named.append(ranks)
+        shown.append(event)
+    return set.intersection(*named) if named else set(), shown
+
+
+def _desync_reports(case: Case) -> Iterable[list[Event]]:
+    """The lines of each report: a rank writes one for the collective that timed out."""
+    reports: dict[tuple[object, ...], list[Event]] = defaultdict(list)
+    for event in case.of("pg-desync"):
+        if not case.went_on(event):
+            who = event.rank if event.rank is not None else number(event, "group_rank")
+            reports[event.evidence.source, who, number(event, "at_seq")].append(event)
+    return reports.values()
+
+
 def _furthest_behind(report: Sequence[Event]) -> tuple[set[int], Event]:
     """(ranks in the group, the line that lists them) of one report; no ranks where it tells nobody apart."""
     by_state: dict[str, Event] = {}
@@ -164,16 +206,29 @@ def _furthest_behind(report: Sequence[Event]) -> tuple[set[int], Event]:
 
 def _in_the_job(case: Case, event: Event, ranks: set[int]) -> set[int]:
     """These ranks of the group that the line is about, as ranks of the job; none where no line tells which they are."""
+    highest = max(ranks, default=0)
+    members = _members(case, text(event, "pg_name"))
+    if members is not None:
+        return {members[r] for r in ranks} if highest < len(members) else set()
+    possible = highest < (case.known.world_size or MOST_RANKS)
+    return set(ranks) if possible and _is_the_whole_job(case, event) else set()
+
+
+def _members(case: Case, group: str | None) -> tuple[int, ...] | None:
+    """All members of the first group of this name, where a log states them."""
+    for one in case.collectives.groups:
+        if group is not None and one.name == group and one.members and not one.members_at_least:
+            return one.members
+    return None
+
+
+def _is_the_whole_job(case: Case, event: Event) -> bool:
+    """Is the group that the line is about the job's, by its name; without one, by what ranks call themselves there?"""
     name, description = text(event, "pg_name"), text(event, "pg_desc")
-    for group in case.collectives.groups:
-        if name is not None and group.name == name and group.members and not group.members_at_least:
-            return {group.members[r] for r in ranks} if max(ranks, default=0) < len(group.members) else set()
-    if max(ranks, default=0) >= (case.known.world_size or MOST_RANKS):
-        return set()
     if name is not None or description is not None:
-        return ranks if description == "default_pg" or name in DEFAULT else set()
+        return description == "default_pg" or name in DEFAULT
     headers = [(e.rank, number(e, "group_rank")) for e in case.of("watchdog-timeout", "pg-status")]
-    return ranks if all(None in (a, b) or a == b for a, b in headers) else set()
+    return all(None in (a, b) or a == b for a, b in headers)
 
 
 GLOO_KEY = re.compile(r"//cpu//\d{1,9}/(?P<rank>\d{1,7})$")
@@ -186,50 +241,56 @@ LOST = re.compile(r"(?i)connection (?:reset|refused|closed)|broken pipe|failed t
 def waited_for_one(case: Case) -> Iterator[Finding]:
     """In set-up a rank waits for a certain other: for rank 0 and its unique id with NCCL, for each peer's address with
     Gloo. Where ranks of the group and of the job do not agree, it is a group of some, and nobody is named."""
+    awaited = _awaited_in_set_up(case)
+    if len(awaited) != 1 or case.of("watchdog-timeout"):
+        return
+    ((rank, waiting),) = awaited.items()
+    complained = {e.rank for e in case.of("pg-uniqueid", "store-wait", "python-exception")}
+    if rank in waiting or rank in complained:
+        return
+    world = case.known.world_size or max((*waiting, *case.known.ranks, rank)) + 1
+    everyone = len(waiting) == world - 1
+    lost = any(LOST.search(text(e, "error") or "") for e in waiting.values())
+    sure = everyone and len(waiting) > 1 and not lost
+    yield Finding(
+        cause="process_missing" if lost else "rank_not_arrived",
+        says=say("{waiting} waited in set-up for rank {rank}, ", waiting=phrases.ranks(waiting).capitalize(), rank=rank)
+        + (
+            say("and the connection to the store, which rank 0 or its launcher keeps, broke")
+            if lost
+            else say("which never answered")
+        ),
+        weight=weight("counted_out") if sure else weight("counted_out") - 0.8,
+        ranks=(rank,),
+        events=tuple(waiting.values())[:3],
+        inference=True,
+    )
+
+
+def _awaited_in_set_up(case: Case) -> dict[int, dict[int, Event]]:
+    """Whom ranks wait for in set-up → who waits → the first line that says so."""
     waits: dict[int, dict[int, Event]] = defaultdict(dict)
     for event in case.of("pg-uniqueid", "store-wait"):
         who = reporter(event) if event.rank is not None else number(event, "waiting_rank")
-        key = GLOO_KEY.search(text(event, "key") or "")
-        if event.kind == "pg-uniqueid" and who is not None and number(event, "waiting_rank") == who:
-            waits[0].setdefault(who, event)
-        elif key and who is not None:
-            waits[int(key["rank"])].setdefault(who, event)
-    complained = {e.rank for e in case.of("watchdog-timeout", "pg-uniqueid", "store-wait", "python-exception")}
-    for rank, waiting in waits.items():
-        world = case.known.world_size or max((*waiting, *case.known.ranks, rank)) + 1
-        everyone = len(waiting) == world - 1
-        if rank in waiting or rank in complained or len(waits) > 1 or case.of("watchdog-timeout"):
+        if who is None:
             continue
-        lost = any(LOST.search(text(e, "error") or "") for e in waiting.values())
-        sure = everyone and len(waiting) > 1 and not lost
-        yield Finding(
-            cause="process_missing" if lost else "rank_not_arrived",
-            says=say(
-                "{waiting} waited in set-up for rank {rank}, ", waiting=phrases.ranks(waiting).capitalize(), rank=rank
-            )
-            + (
-                say("and the connection to the store, which rank 0 or its launcher keeps, broke")
-                if lost
-                else say("which never answered")
-            ),
-            weight=weight("counted_out") if sure else weight("counted_out") - 0.8,
-            ranks=(rank,),
-            events=tuple(waiting.values())[:3],
-            inference=True,
-        )
+        key = GLOO_KEY.search(text(event, "key") or "")
+        if event.kind == "pg-uniqueid" and number(event, "waiting_rank") == who:
+            waits[0].setdefault(who, event)
+        elif key:
+            waits[int(key["rank"])].setdefault(who, event)
+    return waits
 
 
 @rule
 def one_watchdog_stuck(case: Case) -> Iterator[Finding]:
     """Only one rank's own watchdog hung in a CUDA or NCCL call (or for Python's lock), and nobody reported a wait."""
     stuck = {e.rank: e for e in case.of("pg-heartbeat") if e.rank is not None and e.details.get("stuck") is True}
-    if (
-        len(stuck) != 1
-        or not _others_wrote(case, set(stuck))
-        or any(e.rank in stuck for e in case.of("watchdog-timeout"))
-    ):
+    if len(stuck) != 1 or not _others_wrote(case, set(stuck)):
         return
     ((rank, event),) = stuck.items()
+    if any(e.rank == rank for e in case.of("watchdog-timeout")):
+        return
     yield Finding(
         cause="gpu_stall",
         says=say(
@@ -257,11 +318,12 @@ def python_lock_held(case: Case) -> Iterator[Finding]:
     Who waits in a collective gives the lock away: a thread that keeps it stands somewhere else.
     """
     held = {e.rank: e for e in case.of("pg-gil") if not case.went_on(e)}
-    waited = {r for g in case.collectives.groups for r in g.arrived}
-    if len(held) != 1 or None in held or not _others_wrote(case, {r for r in held if r is not None}):
+    if len(held) != 1:
         return
     ((rank, event),) = held.items()
-    if rank is None or rank in waited or any(reporter(e) == rank for e in case.of("watchdog-timeout", "pg-blocking")):
+    if rank is None or rank in arrived(case) or not _others_wrote(case, {rank}):
+        return
+    if any(reporter(e) == rank for e in case.of("watchdog-timeout", "pg-blocking")):
         return
     yield Finding(
         cause="rank_busy",
@@ -275,24 +337,6 @@ def python_lock_held(case: Case) -> Iterator[Finding]:
     )
 
 
-def _few_of_many(reports: Sequence[Event]) -> set[int]:
-    """The ranks whose call most others' reports show to be another one; none where it is even or a subgroup's ranks."""
-    calls: dict[int, tuple[object, ...]] = {}
-    own = [(e.rank, number(e, "rank_a")) for e in reports if e.rank is not None]
-    if not own or any(a != b for a, b in own):
-        return set()  # ranks of a group need not be the job's
-    for event in reports:
-        for rank, call in (
-            (number(event, "rank_a"), (text(event, "op_a"), number(event, "seq_a"), text(event, "shape_a"))),
-            (number(event, "rank_b"), (text(event, "op_b"), number(event, "seq_b"), text(event, "shape_b"))),
-        ):
-            if rank is not None:
-                calls.setdefault(rank, call)
-    ((most, n), *rest) = Counter(calls.values()).most_common() or [((), 0)]
-    odd = {rank for rank, call in calls.items() if call != most}
-    return odd if rest and n > 2 and n >= 2 * len(odd) else set()
-
-
 @rule
 def fingerprints_differ(case: Case) -> Iterator[Finding]:
     """TORCH_DISTRIBUTED_DEBUG=DETAIL found ranks in different collectives.
@@ -301,34 +345,64 @@ def fingerprints_differ(case: Case) -> Iterator[Finding]:
     """
     reports = case.of("pgw-mismatch")
     if odd := _few_of_many(reports):
-        told = next(e for e in reports if odd & {number(e, "rank_a"), number(e, "rank_b")})
-        side = "a" if number(told, "rank_a") in odd else "b"
-        yield Finding(
-            cause="collective_mismatch",
-            says=say(
-                "PyTorch's fingerprint check: {odd} in {op}, most ranks in {other} at the same place",
-                odd=phrases.ranks(odd),
-                op=text(told, "op_a" if side == "a" else "op_b") or say("one collective"),
-                other=text(told, "op_b" if side == "a" else "op_a") or say("another"),
-            ),
-            weight=weight("detail_mismatch"),
-            ranks=tuple(sorted(odd)),
-            events=(told, *[e for e in reports if e is not told][:2]),
-            detail="pair",
-        )
-        return
-    for event in reports[:1]:
-        a, b = number(event, "rank_a"), number(event, "rank_b")
-        yield Finding(
-            cause="collective_mismatch",
-            says=say(
-                "PyTorch's fingerprint check: rank {a} was in {op_a}, rank {b} in {op_b} at the same place",
-                a=a,
-                op_a=text(event, "op_a") or say("one collective"),
-                b=b,
-                op_b=text(event, "op_b") or say("another"),
-            ),
-            weight=weight("detail_mismatch"),
-            events=(event,),
-            detail="pair",
-        )
+        yield _odd_ones(odd, reports)
+    elif reports:
+        yield _a_pair(reports[0])
+
+
+def _few_of_many(reports: Sequence[Event]) -> set[int]:
+    """The ranks whose call most others' reports show to be another one; none where it is even or a subgroup's ranks."""
+    own = [(e.rank, number(e, "rank_a")) for e in reports if e.rank is not None]
+    if not own or any(a != b for a, b in own):
+        return set()  # ranks of a group need not be the job's
+    calls = _calls(reports)
+    if len(set(calls.values())) < 2:
+        return set()
+    most, n = Counter(calls.values()).most_common(1)[0]
+    odd = {rank for rank, call in calls.items() if call != most}
+    return odd if n > 2 and n >= 2 * len(odd) else set()
+
+
+def _calls(reports: Sequence[Event]) -> dict[int, tuple[object, ...]]:
+    """Rank → its call, as the first report that tells of it has it."""
+    calls: dict[int, tuple[object, ...]] = {}
+    for event in reports:
+        for side in "ab":
+            rank = number(event, f"rank_{side}")
+            if rank is not None:
+                calls.setdefault(rank, tuple(event.details.get(f"{key}_{side}") for key in ("op", "seq", "shape")))
+    return calls
+
+
+def _odd_ones(odd: set[int], reports: Sequence[Event]) -> Finding:
+    told = next(e for e in reports if odd & {number(e, "rank_a"), number(e, "rank_b")})
+    theirs, others = ("a", "b") if number(told, "rank_a") in odd else ("b", "a")
+    return Finding(
+        cause="collective_mismatch",
+        says=say(
+            "PyTorch's fingerprint check: {odd} in {op}, most ranks in {other} at the same place",
+            odd=phrases.ranks(odd),
+            op=text(told, f"op_{theirs}") or say("one collective"),
+            other=text(told, f"op_{others}") or say("another"),
+        ),
+        weight=weight("detail_mismatch"),
+        ranks=tuple(sorted(odd)),
+        events=(told, *[e for e in reports if e is not told][:2]),
+        detail="pair",
+    )
+
+
+def _a_pair(report: Event) -> Finding:
+    return Finding(
+        cause="collective_mismatch",
+        says=say(
+            "PyTorch's fingerprint check: rank {a} was in {op_a}, rank {b} in {op_b} at the same place",
+            a=number(report, "rank_a"),
+            op_a=text(report, "op_a") or say("one collective"),
+            b=number(report, "rank_b"),
+            op_b=text(report, "op_b") or say("another"),
+        ),
+        weight=weight("detail_mismatch"),
+        events=(report,),
+        detail="pair",
+    )

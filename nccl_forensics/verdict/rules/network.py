@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 
 from nccl_forensics.catalog import kinds_marked, weight
 from nccl_forensics.model import Event, Finding, number, text
@@ -11,7 +13,7 @@ from nccl_forensics.names import same_host, short
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say
 from nccl_forensics.verdict.case import ONE_START, Case
-from nccl_forensics.verdict.rules import rule
+from nccl_forensics.verdict.rules import if_known, rule
 from nccl_forensics.verdict.rules.host import fell_together, other_matter, recovered_link
 from nccl_forensics.verdict.rules.host_lost import job_log_of
 from nccl_forensics.who.layout import rail_of, shared_by
@@ -34,7 +36,7 @@ def own_port(case: Case) -> Iterator[Finding]:
             + (say(" on {host}", host=host) if host else "")
             + say(" saw their own InfiniBand port fail ({what})", what=text(inside[0], "what") or say("port error")),
             weight=weight("link_event"),
-            hosts=(host,) if host else (),
+            hosts=if_known(host),
             events=tuple(inside[:2]),
             onset_ns=inside[0].time_ns,
         )
@@ -84,14 +86,8 @@ def completions(case: Case) -> Iterator[Finding]:
     errors = case.of("nccl-ib-error")
     if not errors:
         return
-    peers = Counter(p for e in errors if (p := _peer(e)))
-    reporters = {e.host for e in errors if e.host}
-    starts = case.of("nccl-init")
-    progressed = any(e.kind == "progress" for e in case.events) or any(
-        (number(e, "seq") or 0) > FIRST_CALLS for e in case.of("watchdog-timeout", "pg-async")
-    )
-    own = {e.host for e in case.of("nccl-ib-event")}
-    if starts and not progressed and not own:
+    own_ports = case.of("nccl-ib-event")
+    if case.of("nccl-init") and not _got_through(case) and not own_ports:
         yield Finding(
             cause="nccl_setup",
             says=say(
@@ -103,72 +99,162 @@ def completions(case: Case) -> Iterator[Finding]:
             detail="roce",
             inference=True,
         )
-    struck: dict[str, set[str]] = defaultdict(set)
-    for event in errors:
-        struck[short(event.host or "")].add(text(event, "device") or "")
-    rail = rail_of(struck, {host: used.adapters for host, used in case.nccl_used.items() if used.adapters})
-    among = say(", all of them on adapter {device} of {n} hosts: one rail", device=rail, n=len(struck)) if rail else ""
-    for peer, n in peers.most_common(1):
-        several = len({e.host or e.pid for e in errors if _peer(e) == peer}) > 1
+    peers = Counter(peer for e in errors if (peer := _peer(e)))
+    if peers:
+        peer, times = peers.most_common(1)[0]
+        yield _failed_towards(peer, times, errors, _one_rail(case, errors))
+    else:
         yield Finding(
             cause="fabric_error",
-            says=say("{n} failed towards {peer}", n=phrases.count(n, "completion"), peer=peer)
-            + (say(", named by several hosts") if several else "")
-            + among,
-            weight=weight("fabric_completion") if several else weight("fabric_completion") + weight("one_witness"),
-            hosts=(peer,) if several and peer not in reporters else (),
-            events=errors[:3],
-        )
-    if not peers:
-        yield Finding(
-            cause="fabric_error",
-            says=say("Work requests failed in the adapter") + among,
+            says=say("Work requests failed in the adapter") + _one_rail(case, errors),
             weight=weight("adapter_unnamed"),
             events=errors[:2],
         )
 
 
+def _got_through(case: Case) -> bool:
+    """Did the job make progress, or does a collective wait that is not among the first?"""
+    waiting = case.of("watchdog-timeout", "pg-async")
+    return bool(case.of("progress")) or any((number(e, "seq") or 0) > FIRST_CALLS for e in waiting)
+
+
+def _one_rail(case: Case, errors: Iterable[Event]) -> str:
+    """', all of them on adapter mlx5_3 of 4 hosts: one rail', or nothing."""
+    struck: dict[str, set[str]] = defaultdict(set)
+    for event in errors:
+        struck[short(event.host or "")].add(text(event, "device") or "")
+    rail = rail_of(struck, {host: used.adapters for host, used in case.nccl_used.items() if used.adapters})
+    return say(", all of them on adapter {device} of {n} hosts: one rail", device=rail, n=len(struck)) if rail else ""
+
+
+def _failed_towards(peer: str, times: int, errors: tuple[Event, ...], among: str) -> Finding:
+    """`among`: what the adapters that failed have in common, in words."""
+    witnesses = {e.host or e.pid for e in errors if _peer(e) == peer}
+    several = len(witnesses) > 1
+    complains_itself = any(e.host == peer for e in errors)
+    return Finding(
+        cause="fabric_error",
+        says=say("{n} failed towards {peer}", n=phrases.count(times, "completion"), peer=peer)
+        + (say(", named by several hosts") if several else "")
+        + among,
+        weight=weight("fabric_completion") + (0.0 if several else weight("one_witness")),
+        hosts=(peer,) if several and not complains_itself else (),
+        events=errors[:3],
+    )
+
+
 @rule
 def peer_went_away(case: Case) -> Iterator[Finding]:
     """The host that survivors name, and that says nothing afterwards; the agent's store gone too means the node."""
+    named = _lost_peers(case)
+    if not named:
+        return
+    short_name, lines = max(named.items(), key=lambda x: len(x[1]))
+    host = _peer(lines[0]) or short_name
+    end = _went_without_a_word(case, host, lines) if _is_in_the_pile(case, short_name) else _nothing_of_it(case)
+    if end is None:
+        return
+    yield Finding(
+        cause=end.cause,
+        says=say(
+            "{witnesses} lost the connection to {full}{says}", witnesses=_witnesses(lines), full=host, says=end.says
+        ),
+        weight=weight("peer_gone") + end.weight,
+        ranks=case.known.ranks_on(host),
+        hosts=(host,),
+        events=(lines[0], *end.events),
+        inference=True,
+        onset_ns=lines[0].time_ns,
+    )
+
+
+def _lost_peers(case: Case) -> dict[str, list[Event]]:
+    """Short name of a host that others lost the connection to → their lines."""
     named: dict[str, list[Event]] = defaultdict(list)
     for event in case.of("pg-async", "nccl-closed", "gloo-closed", "nccl-ib-error"):
         peer = _peer(event)
-        if (
-            peer
-            and not (event.host and same_host(peer, event.host))
-            and not peer.startswith(("127.", "[", "localhost"))
-        ):
+        if not peer or peer.startswith(("127.", "[", "localhost")):
+            continue
+        if not (event.host and same_host(peer, event.host)):
             named[short(peer)].append(event)
-    logs = {short(r.host) for r in case.rows if r.host}
-    spoke = {short(e.host) for e in case.events if e.host and e.kind != "nccl-init"}
-    lost_store = [e for e in case.of("rdzv-heartbeat", "rdzv-error") if e.role != "context"]
-    if not named:
-        return
-    host, inside = max(named.items(), key=lambda x: len(x[1]))
-    full = _peer(inside[0]) or host
-    ranks = {e.rank for e in inside if e.rank is not None}
-    others = {e.host for e in inside if e.rank is None and e.host}
-    witnesses = phrases.ranks(ranks).capitalize() if ranks else phrases.count(len(others) or 1, "host")
-    ranks_there = case.known.ranks_on(full)
-    if host in logs or host in spoke:
-        cause, says, more, shown = _went_without_a_word(case, full, inside, ranks_there) or (None, "", 0.0, [])
-    else:
-        cause, shown = ("node_lost" if lost_store else "process_missing"), lost_store[:1]
-        gone = say(", whose launcher went away too: everything there vanished, the host or its processes")
-        says = say("{gone}; nothing of that host is in the pile", gone=gone if lost_store else "")
-        more = weight("launcher_gone" if lost_store else "peer_unexplained")
-    if cause is None:
-        return
-    yield Finding(
-        cause=cause,
-        says=say("{witnesses} lost the connection to {full}{says}", witnesses=witnesses, full=full, says=says),
-        weight=weight("peer_gone") + more,
-        ranks=ranks_there,
-        hosts=(full,),
-        events=(inside[0], *shown),
-        inference=True,
-        onset_ns=inside[0].time_ns,
+    return named
+
+
+def _is_in_the_pile(case: Case, host: str) -> bool:
+    """Is there a file of this host, or a line of it beyond NCCL's at start? By its short name."""
+    files = (r.host for r in case.rows)
+    lines = (e.host for e in case.events if e.kind != "nccl-init")
+    return any(short(name) == host for name in chain(files, lines) if name)
+
+
+def _witnesses(lines: Sequence[Event]) -> str:
+    """Who tells it: ranks by number, or how many hosts."""
+    ranks = {e.rank for e in lines if e.rank is not None}
+    hosts = {e.host for e in lines if e.rank is None and e.host}
+    return phrases.ranks(ranks).capitalize() if ranks else phrases.count(len(hosts) or 1, "host")
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How a host ended that others lost the connection to."""
+
+    cause: str
+    says: str
+    """Follows on 'ranks 0–2 lost the connection to node-b'."""
+    weight: float
+    """Log-odds beside those of a peer that is gone."""
+    events: tuple[Event, ...] = ()
+
+
+def _nothing_of_it(case: Case) -> _End:
+    """Nothing of it is in the pile: where the launcher's store is gone, too, all of it vanished."""
+    lost_store = tuple(e for e in case.of("rdzv-heartbeat", "rdzv-error") if e.role != "context")
+    gone = say(", whose launcher went away too: everything there vanished, the host or its processes")
+    return _End(
+        cause="node_lost" if lost_store else "process_missing",
+        says=say("{gone}; nothing of that host is in the pile", gone=gone if lost_store else ""),
+        weight=weight("launcher_gone" if lost_store else "peer_unexplained"),
+        events=lost_store[:1],
+    )
+
+
+def _went_without_a_word(case: Case, host: str, lines: Iterable[Event]) -> _End | None:
+    """Logs of it are here and tell nothing of an end that all others saw."""
+    ranks = case.known.ranks_on(host)
+    theirs = [e for e in case.events if e.host and same_host(e.host, host)]
+    witnesses = {e.rank for e in lines if e.rank is not None}
+    if len(witnesses) < 2 or _tells_an_end(case, theirs, ranks):
+        return None
+    starts = [e for e in theirs if _is_a_restart(case, e)]
+    if starts:
+        says = say(", whose processes stopped without a word of their own, and the host started anew")
+        return _End("node_lost", says, weight("whole_host"), tuple(starts[:1]))
+    if job_log_of(case, host, ranks):  # it may live, and only its log be cut
+        says = say(", whose processes stopped without a word of their own")
+        return _End("node_lost", says, weight("log_may_be_cut"))
+    says = say("; what the job wrote there is not in the pile")
+    return _End("process_missing", says, weight("peer_unexplained"))
+
+
+def _tells_an_end(case: Case, theirs: Sequence[Event], ranks: tuple[int, ...]) -> bool:
+    """Does a line of this host, or of a rank on it, say that something failed there?"""
+    return (
+        any(e.kind in JOB_KINDS and e.role != "context" for e in theirs)
+        or any(e.rank in ranks and e.role in ("cause", "symptom") for e in case.events)
+        or any(e.role == "cause" and not other_matter(case, e) and case.timing(e)[0] > -2 for e in theirs)
+    )
+
+
+def _is_a_restart(case: Case, event: Event) -> bool:
+    """A start that no shutdown in order came before, and that has lines of an earlier boot in front of it."""
+    return event.kind == "boot-start" and event.details.get("orderly") is not True and not _first(case, event)
+
+
+def _first(case: Case, start: Event) -> bool:
+    """Is nothing of an earlier boot in front of this one in its file? Then it need not be a restart."""
+    line = start.evidence.line or 0
+    return line < ONE_START or not any(
+        e.evidence.source == start.evidence.source and (e.evidence.line or 0) < line for e in case.events
     )
 
 
@@ -180,7 +266,7 @@ def store_or_setup(case: Case) -> Iterator[Finding]:
             cause="nccl_setup",
             says=say("NCCL's bootstrap failed: {text}", text=event.evidence.text[:140]),
             weight=weight("set_up"),
-            hosts=(event.host,) if event.host else (),
+            hosts=if_known(event.host),
             events=(event,),
             detail="bootstrap",
         )
@@ -194,8 +280,7 @@ def store_or_setup(case: Case) -> Iterator[Finding]:
             weight=weight("set_up"),
             events=(event,),
         )
-    broken = case.of("store-broken")
-    if broken:
+    if broken := case.of("store-broken"):
         hosts = Counter(h for e in broken if (h := text(e, "store_host")))
         host = hosts.most_common(1)[0][0] if hosts else None
         yield Finding(
@@ -204,39 +289,6 @@ def store_or_setup(case: Case) -> Iterator[Finding]:
             if host
             else say("The process that held the TCPStore was gone"),
             weight=weight("store_gone"),
-            hosts=(host,) if host else (),
+            hosts=if_known(host),
             events=broken[:1],
         )
-
-
-def _went_without_a_word(
-    case: Case, host: str, inside: list[Event], ranks: tuple[int, ...]
-) -> tuple[str, str, float, list[Event]] | None:
-    """(cause, words, log-odds, lines) of a host whose logs are here and tell nothing of an end that all others saw."""
-    theirs = [e for e in case.events if e.host and same_host(e.host, host)]
-    if (
-        len({e.rank for e in inside if e.rank is not None}) < 2
-        or any(e.kind in JOB_KINDS and e.role != "context" for e in theirs)
-        or any(e.rank in ranks and e.role in ("cause", "symptom") for e in case.events)
-        or any(e.role == "cause" and not other_matter(case, e) and case.timing(e)[0] > -2 for e in theirs)
-    ):
-        return None
-    starts = [
-        e for e in theirs if e.kind == "boot-start" and e.details.get("orderly") is not True and not _first(case, e)
-    ]
-    if starts:
-        says = say(", whose processes stopped without a word of their own, and the host started anew")
-        return "node_lost", says, weight("whole_host"), starts[:1]
-    if job_log_of(case, host, ranks):  # it may live, and only its log be cut
-        says = say(", whose processes stopped without a word of their own")
-        return "node_lost", says, weight("log_may_be_cut"), []
-    says = say("; what the job wrote there is not in the pile")
-    return "process_missing", says, weight("peer_unexplained"), []
-
-
-def _first(case: Case, start: Event) -> bool:
-    """Is nothing of an earlier boot in front of this one in its file? Then it need not be a restart."""
-    line = start.evidence.line or 0
-    return line < ONE_START or not any(
-        e.evidence.source == start.evidence.source and (e.evidence.line or 0) < line for e in case.events
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from nccl_forensics.catalog import kinds_marked, weight
@@ -14,7 +14,7 @@ from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say, say_many
 from nccl_forensics.verdict import pulse
 from nccl_forensics.verdict.case import Case, listed, ranks_of
-from nccl_forensics.verdict.rules import rule
+from nccl_forensics.verdict.rules import if_known, rule
 from nccl_forensics.waits.watchdogs import waiting_ranks
 
 SPECIFIC = {
@@ -41,19 +41,33 @@ def rank_of(case: Case, event: Event) -> int | None:
     """
     if event.rank is not None:
         return event.rank
-    known = case.known.ranks
-    if event.pid is not None and event.host and ADDRESS.fullmatch(event.host):
-        holders = [r for r, p in known.items() if p.pid == event.pid]
-        if len(holders) == 1 and not any(p.host == event.host for p in known.values()):
-            return holders[0]
-    if event.kind not in RAISED:
+    holder = _only_holder_of_pid(case, event)
+    if holder is not None:
+        return holder
+    return _only_one_that_raised(case, event) if event.kind in RAISED else None
+
+
+def _only_holder_of_pid(case: Case, event: Event) -> int | None:
+    """The only rank with this process id, where the line's host is an address that no rank's place is written as."""
+    places = case.known.ranks
+    if event.pid is None or not event.host or not ADDRESS.fullmatch(event.host):
         return None
-    ends = [e for e in case.of("exit") if e.rank is not None and number(e, "code") == 1]
+    holders = [rank for rank, place in places.items() if place.pid == event.pid]
+    known_by_address = any(place.host == event.host for place in places.values())
+    return holders[0] if len(holders) == 1 and not known_by_address else None
+
+
+def _only_one_that_raised(case: Case, event: Event) -> int | None:
+    """The only rank there that ended with exit code 1 and of which no exception tells why."""
     told = {e.rank for e in case.of("python-exception")}
     likely = {
         e.rank
-        for e in ends
-        if e.rank not in told and same_host(e.host, event.host) and event.local_rank in (None, e.local_rank)
+        for e in case.of("exit")
+        if e.rank is not None
+        and number(e, "code") == 1
+        and e.rank not in told
+        and same_host(e.host, event.host)
+        and event.local_rank in (None, e.local_rank)
     }
     return likely.pop() if len(likely) == 1 else None
 
@@ -74,7 +88,7 @@ def _subject(case: Case, event: Event) -> tuple[tuple[int, ...], tuple[str, ...]
     host = event.host
     if rank is not None and event.rank is None and (place := case.known.ranks.get(rank)) is not None and place.host:
         host = place.host
-    return (rank,) if rank is not None else (), (host,) if host else ()
+    return if_known(rank), if_known(host)
 
 
 def _memory(case: Case, event: Event, rank: int | None) -> tuple[str | None, str, tuple[Event, ...]]:
@@ -105,48 +119,63 @@ def names_its_reason(case: Case) -> Iterator[Finding]:
     seen: set[tuple[object, ...]] = set()
     telling = [e for e in case.of(*SPECIFIC) if e.role in ("cause", "symptom")]
     for event in sorted(telling, key=lambda e: e.role != "cause"):
-        cause = SPECIFIC[event.kind] or event.cause
-        if event.kind == "storage-error" and event.cause:
-            cause = event.cause
-        if cause is None:
-            continue
+        cause = _resource(event)
         key = (cause, event.rank, event.host, event.pid if event.rank is None else None)
-        if key in seen:
-            continue
-        seen.add(key)
-        shift, why = case.timing(event)
-        ranks, hosts = _subject(case, event)
-        detail, short_of = text(event, "detail"), ""
-        shown: tuple[Event, ...] = ()
-        if event.kind == "cuda-oom":
-            detail, short_of, shown = _memory(case, event, ranks[0] if ranks else None)
-        what = {
-            "cuda-oom": say("ran out of GPU memory{short_of}", short_of=short_of),
-            "nccl-warn-cuda": say("could not allocate GPU memory inside NCCL ({error})", error=text(event, "error")),
-            "storage-error": say(
-                "could not write ({detail}{path})",
-                detail=text(event, "detail") or say("write failed"),
-                path=": " + p if (p := text(event, "path")) else "",
-            ),
-            "dataloader-killed": say(
-                "lost a data-loader worker to {signal}", signal=text(event, "signal") or say("a signal")
-            ),
-            "shm-bus-error": say("lost a data-loader worker because /dev/shm was full"),
-            "nccl-shm": say("could not extend its shared-memory segment in /dev/shm"),
-        }.get(event.kind, say("met a CUDA error: {error}", error=text(event, "error") or event.evidence.text[:120]))
-        yield Finding(
-            cause=cause,
-            says=say("{where} {what}", where=_where(event, *ranks).capitalize(), what=what) + phrases.aside(why),
-            weight=weight("exception_specific" if event.role == "cause" else "exception_own") + max(shift, -4.0)
-            if event.role == "cause"
-            else weight("exception_symptom") + shift,
-            ranks=ranks,
-            hosts=hosts,
-            gpus=(case.known.gpu(event.host, event.gpu_pci),) if event.gpu_pci else (),
-            events=(event, *shown),
-            detail=detail,
-            onset_ns=event.time_ns,
+        if cause is not None and key not in seen:
+            seen.add(key)
+            yield _shortage(case, event, cause)
+
+
+def _resource(event: Event) -> str | None:
+    """The cause that a line names by its kind or, where that says less, by its words."""
+    if event.kind == "storage-error" and event.cause:
+        return event.cause
+    return SPECIFIC[event.kind] or event.cause
+
+
+def _shortage(case: Case, event: Event, cause: str) -> Finding:
+    shift, why = case.timing(event)
+    ranks, hosts = _subject(case, event)
+    detail, short_of = text(event, "detail"), ""
+    shown: tuple[Event, ...] = ()
+    if event.kind == "cuda-oom":
+        detail, short_of, shown = _memory(case, event, ranks[0] if ranks else None)
+    what = _what_failed(event, short_of)
+    return Finding(
+        cause=cause,
+        says=say("{where} {what}", where=_where(event, *ranks).capitalize(), what=what) + phrases.aside(why),
+        weight=weight("exception_specific") + max(shift, -4.0)
+        if event.role == "cause"
+        else weight("exception_symptom") + shift,
+        ranks=ranks,
+        hosts=hosts,
+        gpus=(case.known.gpu(event.host, event.gpu_pci),) if event.gpu_pci else (),
+        events=(event, *shown),
+        detail=detail,
+        onset_ns=event.time_ns,
+    )
+
+
+def _what_failed(event: Event, short_of: str) -> str:
+    """'ran out of GPU memory'; `short_of`: how its memory went, if that is known."""
+    if event.kind == "cuda-oom":
+        return say("ran out of GPU memory{short_of}", short_of=short_of)
+    if event.kind == "nccl-warn-cuda":
+        return say("could not allocate GPU memory inside NCCL ({error})", error=text(event, "error"))
+    if event.kind == "storage-error":
+        path = text(event, "path")
+        return say(
+            "could not write ({detail}{path})",
+            detail=text(event, "detail") or say("write failed"),
+            path=": " + path if path else "",
         )
+    if event.kind == "dataloader-killed":
+        return say("lost a data-loader worker to {signal}", signal=text(event, "signal") or say("a signal"))
+    if event.kind == "shm-bus-error":
+        return say("lost a data-loader worker because /dev/shm was full")
+    if event.kind == "nccl-shm":
+        return say("could not extend its shared-memory segment in /dev/shm")
+    return say("met a CUDA error: {error}", error=text(event, "error") or event.evidence.text[:120])
 
 
 @rule
@@ -156,33 +185,44 @@ def exceptions(case: Case) -> Iterator[Finding]:
     for event in case.of("python-exception"):
         if event.role != "cause" or event.details.get("communication"):
             continue
-        whose = event.rank if event.rank is not None else event.host
-        keys: tuple[object, ...] = (whose,)
-        if whose is None:  # nobody's: one for each file, and a copy of the file tells nothing new
-            keys = (event.evidence.source, (text(event, "type"), text(event, "message"), text(event, "innermost")))
-        if not seen.isdisjoint(keys):
-            continue
-        seen.update(keys)
-        cause = event.cause or "python_exception"
-        shift, why = case.timing(event)
-        ranks, hosts = _subject(case, event)
-        message = text(event, "message") or ""
-        yield Finding(
-            cause=cause,
-            says=say(
-                "{where} raised {type}: {message}",
-                where=_where(event, *ranks).capitalize(),
-                type=text(event, "type") or say("an exception"),
-                message=message[:160],
-            )
-            + phrases.aside(why),
-            weight=weight("exception_own") + (0.4 if cause != "python_exception" else 0.0) + shift,
-            ranks=ranks,
-            hosts=hosts,
-            events=(event,),
-            detail=text(event, "detail"),
-            onset_ns=event.time_ns,
+        keys = _raised_by(event)
+        if seen.isdisjoint(keys):
+            seen.update(keys)
+            yield _raised(case, event)
+
+
+def _raised_by(event: Event) -> tuple[object, ...]:
+    """Whoever has one of these in common has been told of: the rank or the host.
+
+    Nobody's: one for each file, and a copy of the file tells nothing new.
+    """
+    whose = event.rank if event.rank is not None else event.host
+    if whose is not None:
+        return (whose,)
+    return event.evidence.source, (text(event, "type"), text(event, "message"), text(event, "innermost"))
+
+
+def _raised(case: Case, event: Event) -> Finding:
+    cause = event.cause or "python_exception"
+    shift, why = case.timing(event)
+    ranks, hosts = _subject(case, event)
+    message = text(event, "message") or ""
+    return Finding(
+        cause=cause,
+        says=say(
+            "{where} raised {type}: {message}",
+            where=_where(event, *ranks).capitalize(),
+            type=text(event, "type") or say("an exception"),
+            message=message[:160],
         )
+        + phrases.aside(why),
+        weight=weight("exception_own") + (0.4 if cause != "python_exception" else 0.0) + shift,
+        ranks=ranks,
+        hosts=hosts,
+        events=(event,),
+        detail=text(event, "detail"),
+        onset_ns=event.time_ns,
+    )
 
 
 CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"})
@@ -194,45 +234,24 @@ SIGNALS = frozenset({"SIGKILL", *CRASHES})
 @rule
 def killed(case: Case) -> Iterator[Finding]:
     """A process ended by a signal from outside while the launcher told the others to stop."""
-    exits = [e for e in case.of("exit", "srun-exit", "ds-exit") if text(e, "signal") in SIGNALS]
-    told = case.of("sigterm-sent")
-    best: dict[tuple[object, object], Event] = {}
-    for event in exits:
-        if text(event, "signal") == "SIGKILL" and any(_told(e, event) for e in told):
-            continue  # the launcher's own SIGKILL after its SIGTERM was ignored
-        whose = ranks_of(event)
-        if len(whose) > 1 and any(e.evidence != event.evidence for e in case.of("srun-exit") if _failed(e)):
-            continue  # srun clears up behind a task that failed
-        key = (whose or event.pid, None if whose else event.host)
-        if not whose and any(e.rank is not None and e.pid == event.pid for e in exits):
-            continue
-        best.setdefault(key, event)
     waited = set(waiting_ranks(case.events))
-    for event in best.values():
+    for event in _ended_by_signals(case):
         signal = text(event, "signal")
         ranks, hosts = _subject(case, event)
-        penalty = weight("reported_itself") if ranks and waited.issuperset(ranks) else 0.0
-        noticed = case.of("watchdog-timeout")
-        if noticed and _after(case, event, noticed[0]):
-            penalty += weight("too_late")  # the launcher kills what does not end by itself
-        spoke = any(e.rank == event.rank and e.kind == "python-exception" and e.role == "cause" for e in case.events)
+        spoke = any(e.rank == event.rank and e.role == "cause" for e in case.of("python-exception"))
         crash = _crash(case, event) if signal in CRASHES else None
         yield Finding(
             cause="process_signal",
             says=_where(event).capitalize()
             + (say(" (pid {pid})", pid=event.pid) if event.pid is not None else "")
             + say(" ended by {signal}", signal=signal)
-            + (
-                say("; its stack ends in {place}", place=text(crash, "place") or text(crash, "call"))
-                if crash is not None
-                else ""
-                if spoke
-                else say_many(" without a message of its own", " without a message of their own", len(ranks) or 1)
-            ),
-            weight=weight("killed_from_outside") + penalty + (weight("spoke_before_signal") if spoke else 0.0),
+            + _last_words(crash, spoke, len(ranks) or 1),
+            weight=weight("killed_from_outside")
+            + _doubt_of_a_kill(case, event, waits=bool(ranks) and waited.issuperset(ranks))
+            + (weight("spoke_before_signal") if spoke else 0.0),
             ranks=ranks,
             hosts=hosts,
-            events=(event, crash) if crash is not None else (event,),
+            events=(event, *if_known(crash)),
             detail="crash" if signal in CRASHES else signal,
             onset_ns=event.time_ns,
         )
@@ -252,6 +271,50 @@ def killed(case: Case) -> Iterator[Finding]:
                 inference=True,
                 onset_ns=event.time_ns,
             )
+
+
+def _ended_by_signals(case: Case) -> Iterable[Event]:
+    """The first line on each process that a signal ended which neither the launcher nor srun sent to clear up."""
+    exits = [e for e in case.of("exit", "srun-exit", "ds-exit") if text(e, "signal") in SIGNALS]
+    pids_of_ranks = {e.pid for e in exits if e.rank is not None}
+    found: dict[tuple[object, object], Event] = {}
+    for event in exits:
+        if _is_the_launchers(case, event) or _is_srun_clearing_up(case, event):
+            continue
+        whose = ranks_of(event)
+        if whose:
+            found.setdefault((whose, None), event)
+        elif event.pid not in pids_of_ranks:
+            found.setdefault((event.pid, event.host), event)
+    return found.values()
+
+
+def _is_the_launchers(case: Case, event: Event) -> bool:
+    """Is it the launcher's own SIGKILL after its SIGTERM was ignored?"""
+    return text(event, "signal") == "SIGKILL" and any(_told(sent, event) for sent in case.of("sigterm-sent"))
+
+
+def _is_srun_clearing_up(case: Case, event: Event) -> bool:
+    """Does srun end several tasks behind one that failed?"""
+    several = len(ranks_of(event)) > 1
+    return several and any(e.evidence != event.evidence for e in case.of("srun-exit") if _failed(e))
+
+
+def _doubt_of_a_kill(case: Case, event: Event, *, waits: bool) -> float:
+    """Log-odds against a kill of ranks that reported a wait, or so late that the launcher ends what does not end."""
+    value = weight("reported_itself") if waits else 0.0
+    noticed = case.of("watchdog-timeout")
+    late = bool(noticed) and _after(case, event, noticed[0])
+    return value + (weight("too_late") if late else 0.0)
+
+
+def _last_words(crash: Event | None, spoke: bool, processes: int) -> str:
+    """What the processes left of their end: a stack, an exception that another finding tells, or nothing."""
+    if crash is not None:
+        return say("; its stack ends in {place}", place=text(crash, "place") or text(crash, "call"))
+    if spoke:
+        return ""
+    return say_many(" without a message of its own", " without a message of their own", processes)
 
 
 @rule
@@ -298,6 +361,21 @@ LONG_WORK = {
 @rule
 def busy_elsewhere(case: Case) -> Iterator[Finding]:
     """The late rank's last sign of life is the start of long work of its own."""
+    waited = set(waiting_ranks(case.events))
+    for rank, named_by in _awaited(case).items():
+        begun = _begun_long_work(case, rank) if rank not in waited else None
+        if begun is None:
+            continue
+        reports = case.of("watchdog-timeout")
+        ended = [e for e in _signs_of_an_end(case, rank) if _later(e, begun)]
+        if any(not reports or not _later(e, reports[0]) for e in ended):
+            continue  # it was done in time
+        overran = next((e for e in ended if text(e, "what") == "done"), None)
+        yield _busy(rank, begun, overran, named_by)
+
+
+def _awaited(case: Case) -> dict[int, tuple[Event, ...]]:
+    """A rank that others wait for → the line by which PyTorch names it, where the collectives do not."""
     late: dict[int, tuple[Event, ...]] = {}
     for suspect in case.collectives.suspects:
         if suspect.cause in ("rank_not_arrived", "process_missing") and len(suspect.ranks) == 1:
@@ -306,62 +384,62 @@ def busy_elsewhere(case: Case) -> Iterator[Finding]:
         if len(named := listed(event)) == 1:
             late.setdefault(named[0], (event,))
     waiting = case.of("pg-uniqueid", "store-wait")
-    if waiting and not any(e.kind == "watchdog-timeout" for e in case.events):
+    if waiting and not case.of("watchdog-timeout"):
         late.setdefault(0, waiting[:1])  # set-up waits for rank 0 (job-log-signatures.md, pg-uniqueid)
-    waited = set(waiting_ranks(case.events))
-    for rank, extra in late.items():
-        if rank in waited:
-            continue
-        lines = [
-            e
-            for e in case.of("progress", "checkpoint")
-            # an application line without a rank is rank 0's by convention
-            if (e.rank == rank or (e.rank is None and rank == 0)) and e.details.get("what") in {*LONG_WORK, "start"}
-        ]
-        last = lines[-1] if lines else None
-        if last is None:
-            continue
-        done = [
-            e
-            for e in case.of("checkpoint", "progress")
-            if e.details.get("what") in ("done", "finished", "training step")
-            and (e.rank == rank or (e.rank is None and rank == 0))
-            and _later(e, last)
-        ]
-        first_report = next(iter(case.of("watchdog-timeout")), None)
-        in_time = [e for e in done if first_report is None or not _later(e, first_report)]
-        if in_time:
-            continue
-        overran = next((e for e in done if e.details.get("what") == "done"), None)
-        what = LONG_WORK.get(str(last.details.get("what")), say("saving a checkpoint"))
-        storage = what == "saving a checkpoint"
-        yield Finding(
-            cause="rank_busy",
-            says=say("Rank {rank} was {what} and finished only after the others had given up", rank=rank, what=what)
-            if overran
-            else say(
-                "The last sign of life of rank {rank} is that it was {what}; nothing of it follows",
-                rank=rank,
-                what=what,
-            ),
-            weight=weight("busy_line") + weight("busy_and_waited_for" if extra or overran else "busy_and_late"),
-            ranks=(rank,),
-            events=(last, *((overran,) if overran else ()), *extra),
-            inference=True,
-            detail="checkpoint" if storage else what,
-            onset_ns=last.time_ns,
-        )
+    return late
+
+
+def _application_lines(case: Case, rank: int) -> Iterator[Event]:
+    """What this rank says of its work. An application line without a rank is rank 0's by convention."""
+    for event in case.of("progress", "checkpoint"):
+        if event.rank == rank or (event.rank is None and rank == 0):
+            yield event
+
+
+def _begun_long_work(case: Case, rank: int) -> Event | None:
+    """The last line in which it begins long work of its own."""
+    begins = {*LONG_WORK, "start"}
+    begun = [e for e in _application_lines(case, rank) if text(e, "what") in begins]
+    return begun[-1] if begun else None
+
+
+def _signs_of_an_end(case: Case, rank: int) -> list[Event]:
+    """The lines that show that it is done with whatever it did before."""
+    return [e for e in _application_lines(case, rank) if text(e, "what") in ("done", "finished", "training step")]
+
+
+def _busy(rank: int, begun: Event, overran: Event | None, named_by: tuple[Event, ...]) -> Finding:
+    """`overran`: the line that says that it was done too late; `named_by`: the one that names the rank, if one does."""
+    what = LONG_WORK.get(text(begun, "what") or "", say("saving a checkpoint"))
+    return Finding(
+        cause="rank_busy",
+        says=say("Rank {rank} was {what} and finished only after the others had given up", rank=rank, what=what)
+        if overran
+        else say(
+            "The last sign of life of rank {rank} is that it was {what}; nothing of it follows",
+            rank=rank,
+            what=what,
+        ),
+        weight=weight("busy_line") + weight("busy_and_waited_for" if named_by or overran else "busy_and_late"),
+        ranks=(rank,),
+        events=(begun, *if_known(overran), *named_by),
+        inference=True,
+        detail="checkpoint" if what == "saving a checkpoint" else what,
+        onset_ns=begun.time_ns,
+    )
 
 
 @rule
 def ran_out_of_data(case: Case) -> Iterator[Finding]:
     """Some ranks say that they had no more data, and the others went on to wait."""
     seen = case.detected
-    ended = [e for e in case.of("progress") if e.details.get("what") == "out of data" and e.rank is not None]
-    ended = [e for e in ended if seen is None or not _after(case, e, seen)]
+    if seen is None:
+        return
+    without = [e for e in case.of("progress") if text(e, "what") == "out of data" and e.rank is not None]
+    ended = [e for e in without if not _after(case, e, seen)]
     ranks = {e.rank for e in ended if e.rank is not None}
-    everyone = set(case.known.ranks) | set(range(case.known.world_size or 0))
-    if not ranks or 2 * len(ranks) > len(everyone) or seen is None:
+    everyone = {*case.known.ranks, *range(case.known.world_size or 0)}
+    if not ranks or 2 * len(ranks) > len(everyone):
         return
     yield Finding(
         cause="uneven_inputs",
@@ -424,7 +502,7 @@ def loader_on_a_host(case: Case) -> Iterator[Finding]:
             + say(": host memory until proven otherwise"),
             weight=weight("loader_killed"),
             ranks=tuple(sorted({e.rank for e in inside if e.rank is not None})),
-            hosts=(host,) if host else (),
+            hosts=if_known(host),
             events=(inside[0],),
             inference=True,
         )

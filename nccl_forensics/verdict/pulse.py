@@ -110,16 +110,23 @@ def step_times(events: Sequence[Event]) -> list[tuple[Event, float]]:
     before: Event | None = None
     for event in events:
         said = measured(event, "step_ms")
-        step = number(event, "step")
         if said is not None:
             found.append((event, said))
-        elif step is not None and event.time_ns is not None:
-            if before is not None and before.time_ns is not None and before.evidence.source == event.evidence.source:
-                steps = step - (number(before, "step") or 0)
-                if steps > 0 and event.time_ns > before.time_ns:
-                    found.append((event, (event.time_ns - before.time_ns) / 1e6 / steps))
+        elif event.time_ns is not None and number(event, "step") is not None:
+            each = _ms_each(before, event) if before is not None else None
+            if each is not None:
+                found.append((event, each))
             before = event
     return found
+
+
+def _ms_each(before: Event, event: Event) -> float | None:
+    """ms for each step between two lines of one file, which both have a time."""
+    if event.time_ns is None or before.time_ns is None or before.evidence.source != event.evidence.source:
+        return None
+    steps = (number(event, "step") or 0) - (number(before, "step") or 0)
+    forward = steps > 0 and event.time_ns > before.time_ns
+    return (event.time_ns - before.time_ns) / 1e6 / steps if forward else None
 
 
 def slow_down(times: Sequence[tuple[Event, float]]) -> tuple[Event, float, float] | None:
@@ -135,31 +142,32 @@ def slow_down(times: Sequence[tuple[Event, float]]) -> tuple[Event, float, float
 
 def flat_loss(events: Sequence[Event]) -> tuple[Event, float, float] | None:
     """(line, mean loss of the last FLAT_STEPS steps, of those before) if the loss did not fall over them."""
-    points = [(s, measured(e, "loss") or 0.0, e) for e in events if (s := number(e, "step")) is not None]
-    if not points:
+    stepped = [(step, event) for event in events if (step := number(event, "step")) is not None]
+    if not stepped:
         return None
-    end = points[-1][0]
-    late = [p for p in points if p[0] > end - FLAT_STEPS]
-    early = [p for p in points if end - 2 * FLAT_STEPS < p[0] <= end - FLAT_STEPS]
+    end = stepped[-1][0]
+    late = [event for step, event in stepped if step > end - FLAT_STEPS]
+    early = [event for step, event in stepped if end - 2 * FLAT_STEPS < step <= end - FLAT_STEPS]
     if len(late) < RISES or len(early) < RISES:
         return None
-    new, old = fmean(p[1] for p in late), fmean(p[1] for p in early)
-    return (late[0][2], new, old) if new >= old else None
+    new, old = _mean_loss(late), _mean_loss(early)
+    return (late[0], new, old) if new >= old else None
+
+
+def _mean_loss(events: Sequence[Event]) -> float:
+    return fmean(measured(event, "loss") or 0.0 for event in events)
 
 
 def lost_work_s(case: Case) -> float | None:
     """Seconds from the last checkpoint that was complete to the onset; None where the logs do not tell."""
-    seen = case.detected
-    onset = case.onset_ns if case.onset_ns is not None else seen.time_ns if seen is not None else None
+    onset = case.onset_ns
+    if onset is None and case.detected is not None:
+        onset = case.detected.time_ns
     if onset is None:
         return None
-    saved = [
-        e.time_ns
-        for e in case.of("checkpoint")
-        if e.details.get("what") == "done" and e.time_ns is not None and e.time_ns <= onset
-    ]
-    times = [t for t in saved if moments.is_dated(t) == moments.is_dated(onset)]
-    return (onset - max(times)) / SECOND if times else None
+    saved = [e.time_ns for e in case.of("checkpoint") if text(e, "what") == "done" and e.time_ns is not None]
+    before = [time for time in saved if time <= onset and moments.is_dated(time) == moments.is_dated(onset)]
+    return (onset - max(before)) / SECOND if before else None
 
 
 def _row(cause: str, says: str, event: Event) -> dict[str, object]:
@@ -174,25 +182,29 @@ def _row(cause: str, says: str, event: Event) -> dict[str, object]:
 
 def contributing(case: Case) -> Iterator[dict[str, object]]:
     """What the pulse showed before the failure: each thing once, from the first rank or file that shows it."""
-    for who, events in series(case, "host_rss_bytes").items():
-        if found := rise(events, "host_rss_bytes"):
-            says = say(
-                "Host memory of {name} only rose, {how}: a leak on the CPU side.",
-                name=_name(who),
-                how=risen(*found, "host_rss_bytes"),
-            )
-            yield _row("host_oom_kill", says, found[1])
-            break
-    if not case.of("cuda-oom"):
-        for who, events in series(case, "gpu_used_bytes").items():
-            if found := rise(events, "gpu_used_bytes"):
-                says = say(
-                    "GPU memory of {name} only rose, {how}: a leak.",
-                    name=_name(who),
-                    how=risen(*found, "gpu_used_bytes"),
-                )
-                yield _row("cuda_oom", says, found[1])
-                break
+    if found := _first_rise(case, "host_rss_bytes"):
+        who, first, last = found
+        how = risen(first, last, "host_rss_bytes")
+        says = say("Host memory of {name} only rose, {how}: a leak on the CPU side.", name=_name(who), how=how)
+        yield _row("host_oom_kill", says, last)
+    if not case.of("cuda-oom") and (found := _first_rise(case, "gpu_used_bytes")):
+        who, first, last = found
+        how = risen(first, last, "gpu_used_bytes")
+        says = say("GPU memory of {name} only rose, {how}: a leak.", name=_name(who), how=how)
+        yield _row("cuda_oom", says, last)
+    yield from _slow_steps(case)
+    yield from _loss(case)
+
+
+def _first_rise(case: Case, key: str) -> tuple[int | str, Event, Event] | None:
+    """(rank or file, first and last line) of the first series of `key` that only rises."""
+    for who, events in series(case, key).items():
+        if found := rise(events, key):
+            return who, *found
+    return None
+
+
+def _slow_steps(case: Case) -> Iterator[dict[str, object]]:
     for who, events in (series(case, "step") or series(case, "step_ms")).items():
         if slow := slow_down(step_times(events)):
             event, ms, usual = slow
@@ -204,7 +216,6 @@ def contributing(case: Case) -> Iterator[dict[str, object]]:
             )
             yield _row("rank_slow", says, event)
             break
-    yield from _loss(case)
 
 
 def _loss(case: Case) -> Iterator[dict[str, object]]:

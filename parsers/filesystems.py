@@ -1,7 +1,7 @@
 """df, mount and quota: how full a file system is, whether it can be written, and whose quota is used up.
 
 Written by coreutils' df, util-linux' mount (or /proc/mounts), quota and `lfs quota`. Time: none, the moment of the
-call. A full file system proves nothing by itself, so all of this is context; rules/evidence_storage.py asks whether a
+call. A full file system proves nothing by itself, so all of this is context; rules/evidence_quotas.py asks whether a
 write failed on it. Examples:
 
 /dev/nvme1n1p1   3.5T  3.5T     0 100% /scratch

@@ -32,7 +32,7 @@ def rule(function: Rule) -> Rule:
 
 @cache
 def rules() -> tuple[Rule, ...]:
-    """Every rule of this folder, in a stable order."""
+    """Every rule of this folder, by its file's name and its place there: equal findings are told in this order."""
     for info in sorted(pkgutil.iter_modules(__path__), key=lambda x: x.name):
         importlib.import_module(f"{__name__}.{info.name}")
     return tuple(sorted(_RULES, key=lambda one: one.__module__))  # whichever module was imported first

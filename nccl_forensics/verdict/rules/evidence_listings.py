@@ -44,16 +44,13 @@ def _tool(event: Event) -> str | None:
 
 def _listings(case: Case, who: Subjects) -> dict[str, list[_Listing]]:
     """Host → listings. A card that comes again in one file begins another listing."""
-    jobs = {e.evidence.source for e in case.of("nccl-init", "watchdog-timeout", "progress", "torch-version")}
     address = {g.uuid: g.pci for gpus in case.known.gpus.values() for g in gpus if g.uuid and g.pci}
     open_: dict[tuple[str, str, str], _Listing] = {}
     found: dict[str, list[_Listing]] = defaultdict(list)
-    for event in sorted(case.of("gpu-info"), key=lambda e: (e.evidence.source, e.evidence.line or 0)):
+    for event in _listed_cards(case):
         host, tool, source = who.host(event), _tool(event), event.evidence.source
         uuid = text(event, "uuid")
         card = event.gpu_pci or (address.get(uuid, uuid) if uuid else None)
-        if source in jobs or event.details.get("excluded"):
-            continue
         if host is None or tool is None or card is None:
             continue
         key = (short(host), tool, source)
@@ -63,6 +60,13 @@ def _listings(case: Case, who: Subjects) -> dict[str, list[_Listing]]:
             found[short(host)].append(listing)
         listing.cards[card] = event
     return found
+
+
+def _listed_cards(case: Case) -> list[Event]:
+    """Lines of cards in files that no job wrote, by file and line."""
+    jobs = {e.evidence.source for e in case.of("nccl-init", "watchdog-timeout", "progress", "torch-version")}
+    listed = [e for e in case.of("gpu-info") if e.evidence.source not in jobs and not e.details.get("excluded")]
+    return sorted(listed, key=lambda e: (e.evidence.source, e.evidence.line or 0))
 
 
 def _gone(larger: _Listing, smaller: _Listing) -> list[str]:

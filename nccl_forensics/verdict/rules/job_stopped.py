@@ -34,16 +34,23 @@ def stopped(case: Case) -> Iterator[Finding]:
         )
         return
     launcher = next((e for e in told if e is not event and e.kind == "agent-death"), None)
-    doubt = 0.0 if event.role == "cause" else 1.6 if event.kind == "slurm-cancel" else 0.8
+    timed = launcher if event.time_ns is None and launcher is not None else event
     yield Finding(
         cause="preempted",
         says=_what(event) + (say(", but something had failed before") if failed_before else ""),
-        weight=value - doubt,
+        weight=value - _doubt(event),
         events=(event, *if_known(launcher)),
         hosts=if_known(event.host),
         detail=event.kind,
-        onset_ns=launcher.time_ns if event.time_ns is None and launcher is not None else event.time_ns,
+        onset_ns=timed.time_ns,
     )
+
+
+def _doubt(event: Event) -> float:
+    """Log-odds against a line that need not mean it: a cancelled step least of all."""
+    if event.role == "cause":
+        return 0.0
+    return 1.6 if event.kind == "slurm-cancel" else 0.8
 
 
 def _may_not_know_why(event: Event) -> bool:

@@ -13,7 +13,7 @@ from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say, say_many
 from nccl_forensics.verdict.case import Case, listed
 from nccl_forensics.verdict.rules import rule
-from nccl_forensics.waits.watchdogs import DEFAULT, OUTLIERS, reporter
+from nccl_forensics.waits.reports import DEFAULT, OUTLIERS, reporter
 from nccl_forensics.who.layout import shape
 
 
@@ -367,23 +367,26 @@ def _calls(reports: Sequence[Event]) -> dict[int, tuple[object, ...]]:
     """Rank → its call, as the first report that tells of it has it."""
     calls: dict[int, tuple[object, ...]] = {}
     for event in reports:
-        for side in "ab":
-            rank = number(event, f"rank_{side}")
+        for rank, call in (
+            (number(event, "rank_a"), (text(event, "op_a"), number(event, "seq_a"), text(event, "shape_a"))),
+            (number(event, "rank_b"), (text(event, "op_b"), number(event, "seq_b"), text(event, "shape_b"))),
+        ):
             if rank is not None:
-                calls.setdefault(rank, tuple(event.details.get(f"{key}_{side}") for key in ("op", "seq", "shape")))
+                calls.setdefault(rank, call)
     return calls
 
 
 def _odd_ones(odd: set[int], reports: Sequence[Event]) -> Finding:
     told = next(e for e in reports if odd & {number(e, "rank_a"), number(e, "rank_b")})
-    theirs, others = ("a", "b") if number(told, "rank_a") in odd else ("b", "a")
+    ops = text(told, "op_a"), text(told, "op_b")
+    theirs, others = ops if number(told, "rank_a") in odd else ops[::-1]
     return Finding(
         cause="collective_mismatch",
         says=say(
             "PyTorch's fingerprint check: {odd} in {op}, most ranks in {other} at the same place",
             odd=phrases.ranks(odd),
-            op=text(told, f"op_{theirs}") or say("one collective"),
-            other=text(told, f"op_{others}") or say("another"),
+            op=theirs or say("one collective"),
+            other=others or say("another"),
         ),
         weight=weight("detail_mismatch"),
         ranks=tuple(sorted(odd)),

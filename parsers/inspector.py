@@ -18,9 +18,9 @@ import json
 import re
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from nccl_forensics.lines.plugins import Stream, file_parser
 from nccl_forensics.model import Event, Evidence, Problem, Stamp
@@ -44,6 +44,18 @@ NAME = re.compile(r"\w{1,40}")
 
 def claims(head: bytes, name: str) -> bool:
     return MARK in head and any(x in head for x in (b'"coll_perf"', b'"p2p_perf"', b'"dump_stats"'))
+
+
+Key = tuple[str, int, int, str, int]
+"""Communicator, rank in it, its size, host and process."""
+
+
+class _Record(NamedTuple):
+    key: Key
+    time_us: int
+    """When it was written, epoch."""
+    perf: dict[str, Any] | None
+    """What was completed; None: a send, a receive, counters."""
 
 
 @dataclass(slots=True)
@@ -79,59 +91,70 @@ def _fits(value: Any) -> TypeGuard[int]:
     return type(value) is int and 0 <= value < 1 << 53
 
 
+@dataclass(slots=True)
+class _File:
+    """What was read of one file."""
+
+    members: dict[Key, _Member] = field(default_factory=dict)
+    odd: int = 0
+    """Whole lines that are no records."""
+    left_out: int = 0
+    """Records of more communicators and ranks than are told apart."""
+    cut: bool = False
+    """The last line is no whole record."""
+
+    def read(self, lines: Iterable[tuple[int, bytes]]) -> None:
+        for number, raw in lines:
+            record = _record(raw)
+            if record is not None:
+                self._add(number, record)
+            elif raw.endswith(b"\n"):
+                self.odd += 1
+            else:
+                self.cut = True
+
+    def _add(self, number: int, record: _Record) -> None:
+        member = self.members.get(record.key)
+        if member is None:
+            if len(self.members) >= COMMUNICATORS:
+                self.left_out += 1
+                return
+            member = self.members[record.key] = _Member(*record.key)
+        if record.perf is None or member.add(record.perf):
+            member.line, member.time_us = number, max(member.time_us, record.time_us)
+        else:
+            self.odd += 1
+
+    def problems(self) -> Iterator[str]:
+        if self.cut:
+            yield "the last record is cut: what this process completed after it is not known"
+        if self.odd:
+            verb = "is" if self.odd == 1 else "are"
+            yield f"{count(self.odd, 'line')} that {verb} no record of NCCL's Inspector"
+        if self.left_out:
+            records = count(self.left_out, "record")
+            yield f"{records} of more than {COMMUNICATORS:,} communicators and ranks were not read"
+
+
 @file_parser(title="NCCL Inspector", claims=claims)
 def inspector(file: Stream) -> Iterator[Event | Problem | Timed]:
     """For each rank in each communicator an `inspector-comm` with its newest numbers, and a `Timed` for each kind."""
-    members: dict[tuple[Any, ...], _Member] = {}
-    odd = left_out = 0
-    cut = False
-    reader = _Lines(file)
-    for number, raw in reader:
-        cut = False
-        record = _record(raw)
-        if record is None:
-            odd += 1
-            cut = not raw.endswith(b"\n")
-            continue
-        key, time_us, perf = record
-        member = members.get(key)
-        if member is None:
-            if len(members) >= COMMUNICATORS:
-                left_out += 1
-                continue
-            member = members[key] = _Member(*key)
-        if perf is None or member.add(perf):
-            member.line, member.time_us = number, max(member.time_us, time_us)
-        else:
-            odd += 1
-    if cut:
-        yield Problem(
-            says="the last record is cut: what this process completed after it is not known", source=file.path
-        )
-    if odd - cut:
-        verb = "is" if odd - cut == 1 else "are"
-        says = f"{count(odd - cut, 'line')} that {verb} no record of NCCL's Inspector"
+    lines, read = _Lines(file), _File()
+    read.read(lines)
+    for says in read.problems():
         yield Problem(says=says, source=file.path)
-    if left_out:
-        says = f"{count(left_out, 'record')} of more than {COMMUNICATORS:,} communicators and ranks were not read"
+    if lines.skipped_bytes:
+        says = f"{lines.skipped_bytes:,} bytes between the first and the last records were not read"
         yield Problem(says=says, source=file.path)
-    if reader.skipped_bytes:
-        says = f"{reader.skipped_bytes:,} bytes between the first and the last records were not read"
-        yield Problem(says=says, source=file.path)
-    for member in filter(lambda x: x.line, members.values()):
-        yield _event(member, file.path, cut)
-        for op, (seqs, took) in member.ops.items():
-            yield Timed(
-                file.path,
-                member.host,
-                member.pid,
-                member.comm,
-                member.rank,
-                member.size,
-                op,
-                seqs[-KEPT:],
-                took[-KEPT:],
-            )
+    for member in filter(lambda x: x.line, read.members.values()):
+        yield _event(member, file.path, read.cut)
+        yield from _timed(member, file.path)
+
+
+def _timed(member: _Member, path: str) -> Iterator[Timed]:
+    comm, rank, size, host, pid = member.comm, member.rank, member.size, member.host, member.pid
+    for op, (seqs, took) in member.ops.items():
+        yield Timed(path, host, pid, comm, rank, size, op, seqs[-KEPT:], took[-KEPT:])
 
 
 def _event(member: _Member, path: str, cut: bool) -> Event:
@@ -155,8 +178,8 @@ def _event(member: _Member, path: str, cut: bool) -> Event:
     )
 
 
-def _record(raw: bytes) -> tuple[tuple[Any, ...], int, dict[str, Any] | None] | None:
-    """((communicator, rank, size, host, pid), when in µs, what was completed; None: a send, a receive, counters)."""
+def _record(raw: bytes) -> _Record | None:
+    """The record in a line; None if it is none that makes sense."""
     if len(raw) > LONGEST:
         return None
     try:
@@ -166,13 +189,16 @@ def _record(raw: bytes) -> tuple[tuple[Any, ...], int, dict[str, Any] | None] | 
         time_us, perf = about["dump_timestamp_us"], data.get("coll_perf")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
+    if not _sound(key) or not _fits(time_us) or (perf is not None and type(perf) is not dict):
+        return None
+    return _Record(key, time_us, perf)
+
+
+def _sound(key: tuple[Any, ...]) -> TypeGuard[Key]:
     comm, rank, size, host, pid = key
-    sound = type(comm) is str is type(host) and _fits(rank) and _fits(size) and _fits(pid) and _fits(time_us)
-    if not sound or not rank < size <= MOST_RANKS or len(comm) > 64 or not 0 < len(host) <= 255:
-        return None
-    if perf is not None and type(perf) is not dict:
-        return None
-    return key, time_us, perf
+    if not (type(comm) is str is type(host) and _fits(rank) and _fits(size) and _fits(pid)):
+        return False
+    return rank < size <= MOST_RANKS and len(comm) <= 64 and 0 < len(host) <= 255
 
 
 class _Lines:

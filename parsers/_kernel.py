@@ -29,6 +29,8 @@ _BUILT = re.compile(r"\b[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [A-Z]
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _WORDS = re.compile(r"[A-Za-z]{2,} [A-Za-z]{2,} [A-Za-z]{2,}")
 _JSON_VALUE = re.compile(r'[:,\[]\s*\\?"$')
+_PRIORITY = re.compile(r"<\d{1,3}>$")
+"""syslog's, which ends with the same sign as a quotation in a mail."""
 _ASKING = re.compile(r"(?:example|e\.g\.|note|grep|echo|logger|see|like|says)[:,]?$", re.IGNORECASE)
 
 
@@ -76,14 +78,21 @@ def is_quoted(line: Line, text: str, start: int, *, at_start: bool = True) -> bo
     before = text[:start].rstrip()
     if not before:
         return False
-    if before.lstrip()[0] in '{"[' and _JSON_VALUE.search(before):
+    first = before.lstrip()[0]
+    if first in '{"[' and _JSON_VALUE.search(before):
         return False
-    if before[-1] in "\"'`“‘«" or before.lstrip()[0] in "|`#*>":
+    return _opens_a_quotation(before, first, at_start) or _is_prose(before, at_start)
+
+
+def _opens_a_quotation(before: str, first: str, at_start: bool) -> bool:
+    """A quotation mark right before the message, or the sign of a mail, of Markdown or of a comment before that."""
+    last = before[-1]
+    if last in "\"'`“‘«" or first in "|`#*>" or (at_start and last in "(*#\\"):
         return True
-    if at_start and before[-1] in "(*#\\":
-        return True
-    if before[-1] == ">" and not re.search(r"<\d{1,3}>$", before):
-        return True
+    return last == ">" and not _PRIORITY.search(before)
+
+
+def _is_prose(before: str, at_start: bool) -> bool:
     word = before.split()[-1]
     return (at_start and word.isalpha()) or _ASKING.search(word) is not None or _WORDS.search(before) is not None
 

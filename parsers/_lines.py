@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
+from itertools import accumulate
 from typing import Any
 
 from nccl_forensics.lines.line import Line
@@ -148,20 +149,23 @@ def whole(
     for found in pattern.finditer(text):
         alone = True
         yield found, text, line
-    if alone or len(line.raw) > LONGEST:
-        return
+    if not alone and len(line.raw) <= LONGEST:
+        yield from _wrapped(line, pattern, literals, most)
+
+
+def _wrapped(
+    line: Line, pattern: re.Pattern[str], literals: Sequence[str], most: int
+) -> Iterator[tuple[re.Match[str], str, Line]]:
+    """Matches that begin or end in a neighbour."""
     before = [*leaders(line, most, most)][::-1]
     lines = [*before, line, *followers(line, most, most)]
     pieces = [near(x) for x in lines]
-    mine = len(before)
-    starts = [0]
-    for piece in pieces:
-        starts.append(starts[-1] + len(piece))
+    starts = [0, *accumulate(map(len, pieces))]
     joined = "".join(pieces)
     for found in pattern.finditer(joined):
         spanned = [i for i in range(len(pieces)) if starts[i] < found.end() and starts[i + 1] > found.start()]
         owner = next((i for i in spanned if any(x in pieces[i] for x in literals)), None)
-        if owner == mine and len(spanned) > 1:
+        if owner == len(before) and len(spanned) > 1:
             yield found, joined, lines[spanned[0]]
 
 
@@ -201,17 +205,22 @@ def failure_block(line: Line, *, inside: bool = False) -> dict[str, Any]:
         return part
     if not inside and (line.rank is not None or not line.text.startswith("  ")):
         return {}
+    return _block_above(line)
+
+
+def _block_above(line: Line) -> dict[str, Any]:
+    """Rank and host of the entry of torchrun's failure block that the line stands in."""
     known: dict[str, Any] = {}
     for other in leaders(line, BLOCK_REACH, BLOCK_REACH):
         text = other.text
         if text.strip() and not text.startswith((" ", "Traceback (most recent call last)")):
             break
-        if (found := BLOCK_RANK.match(text)) and "rank" not in known:
-            known.update(rank=int(found[1]), local_rank=int(found[2]))
-        elif "rank" in known and (found := BLOCK_HOST.match(text)):
-            known["host"] = found[1]
-            break
-    return known if "rank" in known else {}
+        if "rank" not in known:
+            if found := BLOCK_RANK.match(text):
+                known = {"rank": int(found[1]), "local_rank": int(found[2])}
+        elif found := BLOCK_HOST.match(text):
+            return {**known, "host": found[1]}
+    return known
 
 
 def number(text: str | None) -> int | None:

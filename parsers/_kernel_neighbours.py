@@ -65,7 +65,7 @@ MCI_STATUS_UC = 1 << 61
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class KernelMessage:
     """What a line says, first by itself, then with its neighbours."""
 
     details: dict[str, Detail]
@@ -74,7 +74,7 @@ class Told:
     gpu: str | None = None
     """Address of the GPU that it speaks of."""
 
-    def and_details(self, more: Mapping[str, Detail]) -> Told:
+    def and_details(self, more: Mapping[str, Detail]) -> KernelMessage:
         return replace(self, details={**self.details, **more}) if more else self
 
 
@@ -161,83 +161,83 @@ def _end_of_the_boot_before(line: Line) -> dict[str, Detail]:
 # --- one entry of kernel.toml each ------------------------------------------------------------------------------------
 
 
-def _fallen_probe(line: Line, told: Told) -> Told:
+def _fallen_probe(line: Line, message: KernelMessage) -> KernelMessage:
     """The driver names the GPU that it could not reach in a message of its own, before this one or with it."""
-    if told.gpu is not None:
-        return told
+    if message.gpu is not None:
+        return message
     texts = (x.text for x in (*line.before(4), line))
     refused = next((found for text in texts if (found := REFUSED.search(text))), None)
     gpu = pci_address(refused["pci"]) if refused else None
-    return replace(told, gpu=gpu, details={**told.details, "pci": gpu}) if gpu else told
+    return replace(message, gpu=gpu, details={**message.details, "pci": gpu}) if gpu else message
 
 
-def _gpu_addr(line: Line, told: Told) -> Told:
+def _gpu_addr(line: Line, message: KernelMessage) -> KernelMessage:
     following = " ".join(x.strip() for x in lines_of_block(line, 3))
-    return told.and_details({"why": "fallen off the bus"} if "fallen off the bus" in following else {})
+    return message.and_details({"why": "fallen off the bus"} if "fallen off the bus" in following else {})
 
 
-def _aer(line: Line, told: Told) -> Told:
+def _aer(line: Line, message: KernelMessage) -> KernelMessage:
     """The kinds of errors, which follow with the device's address before them."""
-    device = device_of(told.details)
+    device = device_of(message.details)
     bits: list[str] = []
     for text in lines_of_block(line, AER_BLOCK):
         if "AER: " in text and "error received" in text:
             break
         if device is not None and device in text and (found := AER_BIT.search(text)):
             bits.append(found[1].strip())
-    return told.and_details({"bits": tuple(bits[:8])} if bits else {})
+    return message.and_details({"bits": tuple(bits[:8])} if bits else {})
 
 
-def _pcie_bus_error(line: Line, told: Told) -> Told:
-    written = str(told.details.get("severity"))
+def _pcie_bus_error(line: Line, message: KernelMessage) -> KernelMessage:
+    written = str(message.details.get("severity"))
     severity: Severity = "warning"
     if "Uncorrect" in written:
         severity = "critical" if "(Fatal)" in written else "error"
-    return replace(_aer(line, told), severity=severity)
+    return replace(_aer(line, message), severity=severity)
 
 
-def _mce(line: Line, told: Told) -> Told:
-    if int(str(told.details["status"]), 16) & MCI_STATUS_UC:
-        return told
-    return replace(told.and_details({"corrected": True}), role="context", severity="warning")
+def _mce(line: Line, message: KernelMessage) -> KernelMessage:
+    if int(str(message.details["status"]), 16) & MCI_STATUS_UC:
+        return message
+    return replace(message.and_details({"corrected": True}), role="context", severity="warning")
 
 
-def _hung_task(line: Line, told: Told) -> Told:
+def _hung_task(line: Line, message: KernelMessage) -> KernelMessage:
     """What a blocked task waits for, by its stack."""
     calls = list(_calls(line))
     if not calls:
-        return told
+        return message
     frames = tuple(f"{name} [{module}]" if module else name for name, module in calls[:8])
-    return told.and_details({"frames": frames, **_waits_on(calls)})
+    return message.and_details({"frames": frames, **_waits_on(calls)})
 
 
-def _boot_start(line: Line, told: Told) -> Told:
-    return told.and_details({**build_date(line.text), **_end_of_the_boot_before(line)})
+def _boot_start(line: Line, message: KernelMessage) -> KernelMessage:
+    return message.and_details({**build_date(line.text), **_end_of_the_boot_before(line)})
 
 
-def _ghes(line: Line, told: Told) -> Told:
+def _ghes(line: Line, message: KernelMessage) -> KernelMessage:
     """A record of APEI; its severity stands in a line behind its first one."""
-    if "sev" in told.details:
-        return told
-    record = f"{{{told.details['n']}}}[Hardware Error]"
+    if "sev" in message.details:
+        return message
+    record = f"{{{message.details['n']}}}[Hardware Error]"
     ours = (text for text in lines_of_block(line, GHES_BLOCK) if record in text)
     written = next((found[1] for text in ours if (found := GHES_SEVERITY.search(text))), None)
     if written is None:
-        return told
-    told = told.and_details({"sev": written})
-    return replace(told, role="context", severity="info") if written in ("corrected", "info") else told
+        return message
+    message = message.and_details({"sev": written})
+    return replace(message, role="context", severity="info") if written in ("corrected", "info") else message
 
 
-def _ghes_device(line: Line, told: Told) -> Told:
+def _ghes_device(line: Line, message: KernelMessage) -> KernelMessage:
     written = next((found[1] for x in line.before(14) if (found := GHES_SEVERITY.search(x.text))), None)
-    return told.and_details({"severity": written} if written else {})
+    return message.and_details({"severity": written} if written else {})
 
 
-def _drm_fail(line: Line, told: Told) -> Told:
-    return replace(told, gpu=address_of_gpu_id(str(told.details["gpuid"])))
+def _drm_fail(line: Line, message: KernelMessage) -> KernelMessage:
+    return replace(message, gpu=address_of_gpu_id(str(message.details["gpuid"])))
 
 
-def _vbios_unknown(line: Line, told: Told) -> Told:
+def _vbios_unknown(line: Line, message: KernelMessage) -> KernelMessage:
     """The card's address stands in the same file of /proc, below or above."""
 
     def around() -> Iterator[str]:
@@ -245,37 +245,37 @@ def _vbios_unknown(line: Line, told: Told) -> Told:
         yield from (x.raw.decode("utf-8", "replace") for x in line.before(4))
 
     place = next((text for text in around() if text.startswith("Bus Location:")), None)
-    return told if place is None else replace(told, gpu=pci_address(place.partition(":")[2]))
+    return message if place is None else replace(message, gpu=pci_address(place.partition(":")[2]))
 
 
-def _of_nvidia_smi(line: Line, told: Told) -> Told:
+def _of_nvidia_smi(line: Line, message: KernelMessage) -> KernelMessage:
     """A line of nvidia-smi's report stands in one GPU's block, or is a row of a table."""
-    if told.gpu is not None or "Unable to determine" in line.text:
-        return told
+    if message.gpu is not None or "Unable to determine" in line.text:
+        return message
     row = WRITTEN_PCI.search(line.text)  # of a CSV table
     gpu, index = (pci_address(row[0]), None) if row else _smi_gpu(line)
-    told = replace(told.and_details({} if index is None else {"index": index}), gpu=gpu)
-    if "Pending" in str(told.details.get("what")):  # asks for a reset; who knows how long ago the row failed
-        return replace(told, role="symptom", severity="warning")
-    return told
+    message = replace(message.and_details({} if index is None else {"index": index}), gpu=gpu)
+    if "Pending" in str(message.details.get("what")):  # asks for a reset; who knows how long ago the row failed
+        return replace(message, role="symptom", severity="warning")
+    return message
 
 
-def _of_lspci(line: Line, told: Told) -> Told:
+def _of_lspci(line: Line, message: KernelMessage) -> KernelMessage:
     """A line of lspci's report stands in one device's block; only a GPU's is evidence."""
-    if told.gpu is not None:
-        return told
+    if message.gpu is not None:
+        return message
     address, is_gpu = _lspci_function(line)
-    told = told.and_details({"pci": address} if address else {})
-    return replace(told, gpu=address) if is_gpu else replace(told, role="context")
+    message = message.and_details({"pci": address} if address else {})
+    return replace(message, gpu=address) if is_gpu else replace(message, role="context")
 
 
-def _lspci_gone(line: Line, told: Told) -> Told:
-    if told.gpu is None:
-        return _of_lspci(line, told)
-    return told if IS_GPU.search(line.text) else replace(told, role="context", gpu=None)
+def _lspci_gone(line: Line, message: KernelMessage) -> KernelMessage:
+    if message.gpu is None:
+        return _of_lspci(line, message)
+    return message if IS_GPU.search(line.text) else replace(message, role="context", gpu=None)
 
 
-Neighbours = Callable[["Line", Told], Told]
+Neighbours = Callable[["Line", KernelMessage], KernelMessage]
 BY_ENTRY: Mapping[str, Neighbours] = {
     "nvrm-fallen-probe": _fallen_probe,
     "nvrm-gpu-addr": _gpu_addr,
@@ -304,9 +304,9 @@ def device_of(details: Mapping[str, Detail]) -> str | None:
     return pci if isinstance(pci, str) else None
 
 
-def join(line: Line, entry: KernelEntry, details: dict[str, Detail]) -> Told:
+def join(line: Line, entry: KernelEntry, details: dict[str, Detail]) -> KernelMessage:
     """What a line of this entry says together with its neighbours."""
     gpu = device_of(details) if entry.indicts in ("gpu", "device") else None
-    told = Told(details, entry.role, entry.severity, gpu)
+    message = KernelMessage(details, entry.role, entry.severity, gpu)
     read = BY_ENTRY.get(entry.id) or BY_LOG.get(entry.log)
-    return told if read is None else read(line, told)
+    return message if read is None else read(line, message)

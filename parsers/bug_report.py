@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nccl_forensics.lines.plugins import parser
-from nccl_forensics.lines.stamps import parse_date_line
+from nccl_forensics.lines.stamps import SECOND, parse_date_line
 from nccl_forensics.model import Detail, Event
 
 from ._kernel import build_date
@@ -87,25 +87,29 @@ def bug_report_time(line: Line) -> Iterator[Event]:
     """
     text = line.text[:500]
     if found := REPORT_VERSION.search(text):
-        for behind in line.after(3):
-            written = behind.raw.decode("utf-8", "replace")
-            if not written.startswith("Date:"):
-                continue
-            if (stamp := parse_date_line(written[5:])) and stamp.wall_ns is not None:
-                details: dict[str, Detail] = {"what": "date", "script_version": int(found["version"])}
-                if stamp.zone_s is not None:
-                    details["epoch_ns"] = stamp.wall_ns - stamp.zone_s * 1_000_000_000
-                    details["zone_s"] = stamp.zone_s
-                yield behind.event("clock-anchor", role="context", details=details, stamp=stamp, pid=None)
-            return
-    elif (
-        "bug-report.ls" not in line.window.state
-        and (found := LS.match(text))
-        and (stamp := parse_date_line(found["time"]))
-        and stamp.wall_ns is not None
-        and stamp.zone_s is not None
-    ):
+        yield from _date_below(line, int(found["version"]))
+    elif "bug-report.ls" not in line.window.state and (found := LS.match(text)):
+        yield from _first_ls(line, found["time"])
+
+
+def _date_below(line: Line, script_version: int) -> Iterator[Event]:
+    for behind in line.after(3):
+        written = behind.raw.decode("utf-8", "replace")
+        if not written.startswith("Date:"):
+            continue
+        if (stamp := parse_date_line(written[5:])) and stamp.wall_ns is not None:
+            details: dict[str, Detail] = {"what": "date", "script_version": script_version}
+            if stamp.zone_s is not None:
+                details["epoch_ns"] = stamp.wall_ns - stamp.zone_s * SECOND
+                details["zone_s"] = stamp.zone_s
+            yield behind.event("clock-anchor", role="context", details=details, stamp=stamp, pid=None)
+        return
+
+
+def _first_ls(line: Line, written: str) -> Iterator[Event]:
+    stamp = parse_date_line(written)
+    if stamp is not None and stamp.wall_ns is not None and stamp.zone_s is not None:
         line.window.state["bug-report.ls"] = True
-        details = {"what": "ls", "zone_s": stamp.zone_s}
-        details["epoch_ns"] = stamp.wall_ns - stamp.zone_s * 1_000_000_000
+        epoch_ns = stamp.wall_ns - stamp.zone_s * SECOND
+        details: dict[str, Detail] = {"what": "ls", "zone_s": stamp.zone_s, "epoch_ns": epoch_ns}
         yield line.event("clock-anchor", role="context", details=details, stamp=stamp, pid=None)

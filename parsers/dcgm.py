@@ -103,7 +103,7 @@ Failed = tuple[Line, str, int | None]
 
 
 @dataclass(slots=True)
-class _Table:
+class _DiagnosticTable:
     """What was read of one table so far."""
 
     failed: list[Failed] = field(default_factory=list)
@@ -179,7 +179,7 @@ def dcgm_diag(line: Line) -> Iterator[Event]:
     """Reads the whole table behind its header. Only what the table itself calls a failure is one."""
     if "| Result" not in line.text or line.number <= line.window.state.get("dcgm.until", 0):
         return
-    table = _Table()
+    table = _DiagnosticTable()
     for row in rows(line, "DCGM diagnostic", MOST_ROWS):
         if not row.text.startswith(("|", "+")):
             break

@@ -32,7 +32,7 @@ def claims(head: bytes, name: str) -> bool:
     return start.startswith(b"{") and b'"message"' in start and (name.endswith("error.json") or b'"extraInfo"' in head)
 
 
-class _Told(NamedTuple):
+class _Contents(NamedTuple):
     """What the file holds."""
 
     message: str = ""
@@ -42,7 +42,7 @@ class _Told(NamedTuple):
     whole: bool = True
 
 
-def _read(text: str) -> _Told:
+def _read(text: str) -> _Contents:
     """Also of a file that was cut."""
     try:
         data: Any = json.loads(text)
@@ -50,22 +50,22 @@ def _read(text: str) -> _Told:
         return _of_a_part(text)
     body = data.get("message") if isinstance(data, dict) else None
     if isinstance(body, str):
-        return _Told(body)
+        return _Contents(body)
     if not isinstance(body, dict):
-        return _Told(whole=False)
+        return _Contents(whole=False)
     extra = body.get("extraInfo")
     extra = extra if isinstance(extra, dict) else {}
     stack, seconds = extra.get("py_callstack"), str(extra.get("timestamp") or "")
-    return _Told(
+    return _Contents(
         str(body.get("message") or ""),
         stack if isinstance(stack, str) else "",
         int(seconds) if re.fullmatch(r"\d{9,11}", seconds) else None,
     )
 
 
-def _of_a_part(text: str) -> _Told:
+def _of_a_part(text: str) -> _Contents:
     found, stamp = TEXT.search(text), STAMP.search(text)
-    return _Told(
+    return _Contents(
         found[1] if found else "",
         text.replace("\\n", "\n").replace('\\"', '"'),
         int(stamp[1]) if stamp else None,
@@ -90,12 +90,12 @@ def _frames(stack: str) -> dict[str, Detail]:
 
 @file_parser(title="torchrun error.json", claims=claims)
 def error_json(stream: Stream) -> Iterator[Event | Problem]:
-    told = _read(stream.stream.read(LARGEST).decode("utf-8", "replace"))
-    if not told.whole:
+    error = _read(stream.stream.read(LARGEST).decode("utf-8", "replace"))
+    if not error.whole:
         yield Problem(says="error.json is cut or no JSON; what is left of it was used", source=stream.path)
-    if not told.message:
+    if not error.message:
         return
-    kind, text = _kind_and_text(told.message)
+    kind, text = _kind_and_text(error.message)
     role, cause, communication = classify(kind, text)
     place = PLACE.search(stream.path.replace("\\", "/"))
     yield Event(
@@ -103,14 +103,14 @@ def error_json(stream: Stream) -> Iterator[Event | Problem]:
         role=role,
         severity="error" if role in ("cause", "symptom") else "warning",
         cause=cause,
-        evidence=Evidence(source=stream.path, line=1, text=visible(told.message)),
-        stamp=Stamp(wall_ns=told.seconds * 10**9, zone_s=0) if told.seconds is not None else None,
+        evidence=Evidence(source=stream.path, line=1, text=visible(error.message)),
+        stamp=Stamp(wall_ns=error.seconds * 10**9, zone_s=0) if error.seconds is not None else None,
         local_rank=int(place["local"]) if place else None,
         attempt=int(place["attempt"]) if place else None,
         details={
             "type": kind,
             "message": text.strip()[:MESSAGE],
-            **_frames(told.stack),
+            **_frames(error.stack),
             "communication": communication,
         },
     )

@@ -23,6 +23,7 @@ from nccl_forensics.recorder import unpickle
 
 ENTRY_KEYS = (b"profiling_name", b"collective_seq_id", b"pg_id", b"record_id", b"time_created")
 HEAD_KEYS = (b"pg_config", b"pg_status", b"nccl_comm_state", b"comm_lib_version", b"nccl_version", b'"entries"')
+FIRST_OPCODES = (b"}", b"]", b"c", b"\x95", b"(", b")", b"\x8a", b"X")
 NAME = re.compile(
     r"(?:nccl_trace|comm_lib_trace|fr_trace|hccl_trace|xccl_trace|_dump_?\d|flight_?record)", re.IGNORECASE
 )
@@ -33,20 +34,19 @@ def claims(head: bytes, name: str) -> bool:
     """Any pickle of protocol 2 to 5 (a foreign one gets a reason), and JSON that begins as a dump does."""
     if not head:
         return bool(NAME.search(name)) and bool(DIGITS.search(name))
-    if (
-        head[:1] == b"\x80"
-        and len(head) > 2
-        and 2 <= head[1] <= 5
-        and head[2:3] in (b"}", b"]", b"c", b"\x95", b"(", b")", b"\x8a", b"X")
-    ):
-        return True
-    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if start[:1] == b"{":
-        return b'"pg_config"' in head or (
-            (b'"entries"' in head or b'"nccl_comm_state"' in head)
-            and any(key in head for key in ENTRY_KEYS + HEAD_KEYS[:5])
-        )
-    return start[:1] == b"[" and b'"profiling_name"' in head and b'"pg_id"' in head
+    return _is_pickle(head) or _is_json(head)
+
+
+def _is_pickle(head: bytes) -> bool:
+    return head[:1] == b"\x80" and len(head) > 2 and 2 <= head[1] <= 5 and head[2:3] in FIRST_OPCODES
+
+
+def _is_json(head: bytes) -> bool:
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+    if start == b"{":
+        outermost = b'"entries"' in head or b'"nccl_comm_state"' in head
+        return b'"pg_config"' in head or (outermost and any(key in head for key in ENTRY_KEYS + HEAD_KEYS[:5]))
+    return start == b"[" and b'"profiling_name"' in head and b'"pg_id"' in head
 
 
 def rank_of_name(name: str) -> int | None:

@@ -56,20 +56,24 @@ def gpu_burn(line: Line) -> Iterator[Event]:
     faulty = [(row, index) for row, index, is_faulty in results if is_faulty]
     of_the_run = len(faulty) == len(results) and len(results) > 1
     for row, index in faulty:
-        details: dict[str, Detail] = {"index": index}
-        if index in uuids:
-            details["uuid"] = uuids[index]
-        yield row.event(
-            "gpu-burn-faulty",
-            role="context" if of_the_run else "cause",
-            severity="warning" if of_the_run else "error",
-            cause=None if of_the_run else "gpu_other",
-            details=details,
-            pid=None,
-        )
+        yield _faulty(row, index, uuids.get(index), of_the_run=of_the_run)
     yield line.event(
         "gpu-burn",
         role="context",
         details={"tested": int(found["number"]), "faulty": tuple(index for _, index in faulty)},
+        pid=None,
+    )
+
+
+def _faulty(row: Line, index: int, uuid: str | None, *, of_the_run: bool) -> Event:
+    details: dict[str, Detail] = {"index": index}
+    if uuid is not None:
+        details["uuid"] = uuid
+    return row.event(
+        "gpu-burn-faulty",
+        role="context" if of_the_run else "cause",
+        severity="warning" if of_the_run else "error",
+        cause=None if of_the_run else "gpu_other",
+        details=details,
         pid=None,
     )

@@ -10,7 +10,7 @@ have no year of their own in the short format. Examples:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from nccl_forensics.lines import stamps
 from nccl_forensics.lines.line import Line
@@ -20,11 +20,20 @@ from nccl_forensics.model import Detail, Event, Stamp
 HEAD = re.compile(r"^-- (?:Logs begin|Journal begins) at (?P<first>[^,]{10,60}), ends? at (?P<last>[^,]{10,60}?)\.? --")
 
 
-def _epoch_ns(stamp: Stamp | None) -> int | None:
-    """Nanoseconds since 1970; UTC where the zone is known, else on the clock as written."""
-    if stamp is None or stamp.wall_ns is None:
+def _end(written: str) -> tuple[Stamp, int] | None:
+    """The moment, and in nanoseconds since 1970: UTC where the zone is known, else on the clock as written."""
+    found = stamps.weekday_iso(written)
+    if found is None or found[0].wall_ns is None:
         return None
-    return stamp.wall_ns - (stamp.zone_s or 0) * stamps.SECOND
+    return found[0], found[0].wall_ns - (found[0].zone_s or 0) * stamps.SECOND
+
+
+def _anchor(line: Line, stamp: Stamp, epoch_ns: int, more: Mapping[str, Detail], *, one_zone: bool) -> Event:
+    details: dict[str, Detail] = {"what": "journal-head", "resolution_ns": stamp.resolution_ns, "epoch_ns": epoch_ns}
+    details.update(more)
+    if one_zone and stamp.zone_s is not None:
+        details["zone_s"] = stamp.zone_s
+    return line.event("clock-anchor", role="context", stamp=None, details=details)
 
 
 @parser(title="journalctl: head line", literals=["-- Logs begin at ", "-- Journal begins at "])
@@ -33,17 +42,10 @@ def journal_head(line: Line) -> Iterator[Event]:
     head = HEAD.match(line.text)
     if head is None:
         return
-    read = [stamps.weekday_iso(head[name]) for name in ("first", "last")]
-    ends = [found[0] if found else None for found in read]
-    since_ns = _epoch_ns(ends[0])
-    one_zone = len({end.zone_s for end in ends if end is not None}) == 1
-    for number, end in enumerate(ends):
-        epoch_ns = _epoch_ns(end)
-        if end is None or epoch_ns is None:
-            continue
-        details: dict[str, Detail] = {"what": "journal-head", "resolution_ns": end.resolution_ns, "epoch_ns": epoch_ns}
-        if number == 1 and since_ns is not None:
-            details["since_ns"] = since_ns
-        if one_zone and end.zone_s is not None:
-            details["zone_s"] = end.zone_s
-        yield line.event("clock-anchor", role="context", stamp=None, details=details)
+    first, last = _end(head["first"]), _end(head["last"])
+    one_zone = first is None or last is None or first[0].zone_s == last[0].zone_s
+    if first is not None:
+        yield _anchor(line, *first, {}, one_zone=one_zone)
+    if last is not None:
+        since: dict[str, Detail] = {"since_ns": first[1]} if first is not None else {}
+        yield _anchor(line, *last, since, one_zone=one_zone)

@@ -164,8 +164,8 @@ def _driver_load(line: Line, text: str, found: re.Match[str]) -> Event:
 
 def _signature(line: Line, text: str, entry: KernelEntry, found: re.Match[str], host: str | None) -> Event:
     """What the catalogue's entry says of the line, together with its neighbours."""
-    told = join(line, entry, _details(found))
-    details, role, severity = told.details, told.role, told.severity
+    message = join(line, entry, _details(found))
+    details, role, severity = message.details, message.role, message.severity
     if entry.harmless is not None and entry.harmless.search(text):
         role, severity = "context", "info"
     if role != "context" and not entry.at_boot and entry.log in ("kernel", "journal", "syslog") and is_early(line):
@@ -177,7 +177,7 @@ def _signature(line: Line, text: str, entry: KernelEntry, found: re.Match[str], 
         cause=None if details.get("waits_on") == "gpu" else entry.cause,
         details=details,
         pid=_pid(entry, details),
-        gpu_pci=told.gpu,
+        gpu_pci=message.gpu,
         host=host,
         repeats=line.peeled.repeats,
     )

@@ -161,32 +161,36 @@ def node_not_ready(line: Line) -> Iterator[Event]:
 @parser(title="kubectl, docker: where containers run", literals=["NOMINATED NODE", "CONTAINER ID ", "Node:     "])
 def container_place(line: Line) -> Iterator[Event]:
     """Pod → node; container id, on the node that the file is of."""
-    if NODE.match(line.text):
-        pod, node = _whose_node(line)
-        if pod and node:
-            yield _place(line, pod, node)
-    elif PODS.match(line.text):
-        columns = line.text.replace("NOMINATED NODE", "NOMINATED").split()
-        name, at = columns.index("NAME"), columns.index("NODE")
-        for row in rows(line, "pods", MOST_ROWS) if may_read(line, "pod tables") else ():
-            # "3 (2d ago)" stands in the column of restarts
-            cells = re.sub(r"(\d) \([\w ]{1,20}\)", r"\1", row.text[:2000]).split()
-            if len(cells) < at + 1:
-                break
-            if NAME.fullmatch(cells[name]) and NAME.fullmatch(cells[at]):
-                yield _place(row, cells[name], cells[at])
-    elif PS.match(line.text):
-        for row in rows(line, "containers", MOST_ROWS) if may_read(line, "container tables") else ():
-            found = CONTAINER.match(row.text)
-            if found is None:
-                break
-            yield _place(row, found["id"], None)
+    if node := NODE.match(line.text):
+        pod = next((m["name"] for before in line.before(8) if (m := POD.match(before.text))), None)
+        if pod:
+            yield _place(line, pod, node["name"])
+    elif PODS.match(line.text) and may_read(line, "pod tables"):
+        yield from _pods(line)
+    elif PS.match(line.text) and may_read(line, "container tables"):
+        yield from _containers(line)
 
 
-def _whose_node(line: Line) -> tuple[str | None, str | None]:
-    node = NODE.match(line.text)
-    pod = next((m["name"] for before in line.before(8) if (m := POD.match(before.text))), None)
-    return pod, node["name"] if node else None
+def _pods(line: Line) -> Iterator[Event]:
+    """The rows of `kubectl get pods -o wide`."""
+    columns = line.text.replace("NOMINATED NODE", "NOMINATED").split()
+    name, at = columns.index("NAME"), columns.index("NODE")
+    for row in rows(line, "pods", MOST_ROWS):
+        # "3 (2d ago)" stands in the column of restarts
+        cells = re.sub(r"(\d) \([\w ]{1,20}\)", r"\1", row.text[:2000]).split()
+        if len(cells) < at + 1:
+            return
+        if NAME.fullmatch(cells[name]) and NAME.fullmatch(cells[at]):
+            yield _place(row, cells[name], cells[at])
+
+
+def _containers(line: Line) -> Iterator[Event]:
+    """The rows of `docker ps`."""
+    for row in rows(line, "containers", MOST_ROWS):
+        found = CONTAINER.match(row.text)
+        if found is None:
+            return
+        yield _place(row, found["id"], None)
 
 
 def _place(line: Line, container: str, node: str | None) -> Event:

@@ -262,14 +262,7 @@ def _json(text: str, path: str) -> Iterator[Event | Problem]:
         return
     comms = [x for x in _list(data, "communicators") if isinstance(x, dict)]
     # One process for each rank: then the communicator of as many as there are processes is that of all.
-    world = len(
-        {
-            (_text_of(r, "host"), _int(r, "pid"))
-            for x in comms
-            for key in ("ranks", "missing_ranks")
-            for r in _list(x, key)
-        }
-    )
+    world = len(_processes(comms))
     for comm in comms:
         size = _int(comm, "size")
         ranks = {r: x for x in _list(comm, "ranks") if (r := _int(x, "rank")) is not None}
@@ -279,6 +272,12 @@ def _json(text: str, path: str) -> Iterator[Event | Problem]:
         communicator = _Communicator(_text_of(comm, "hash") or "", size, size == world)
         yield from _mismatches(communicator, ranks, path)
         yield from _missing_ranks(communicator, _list(comm, "missing_ranks"), path)
+
+
+def _processes(comms: Iterable[Any]) -> set[tuple[str | None, int | None]]:
+    """(host, pid) of all ranks, those that are missing among them."""
+    ranks = (x for comm in comms for key in ("ranks", "missing_ranks") for x in _list(comm, key))
+    return {(_text_of(x, "host"), _int(x, "pid")) for x in ranks}
 
 
 def _mismatches(comm: _Communicator, ranks: Mapping[int, Any], path: str) -> Iterator[Event | Problem]:

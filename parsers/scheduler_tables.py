@@ -147,11 +147,8 @@ class _Columns:
         return dict(zip(self.names, values, strict=False))
 
 
-@parser(title="sacct", literals=["JobID", "JobId|"])
-def sacct(line: Line) -> Iterator[Event]:
-    """The table below its header, in columns or with `|` between them."""
-    if line.number <= line.window.state.get("sacct.until", 0) or not may_read(line, "sacct", 100):
-        return
+def _sacct_rows(line: Line) -> Iterator[tuple[Line, dict[str, str]]]:
+    """The rows below sacct's header, each with its cells by the names of the columns."""
     below = rows(line, "sacct", MOST_ROWS)
     columns = _Columns.of(line.text.rstrip(), below)
     if columns is None or not columns.sound:
@@ -161,10 +158,19 @@ def sacct(line: Line) -> Iterator[Event]:
         if cells is None:
             return
         line.window.state["sacct.until"] = row.number
+        yield row, cells
+
+
+@parser(title="sacct", literals=["JobID", "JobId|"])
+def sacct(line: Line) -> Iterator[Event]:
+    """The table below its header, in columns or with `|` between them."""
+    if line.number <= line.window.state.get("sacct.until", 0) or not may_read(line, "sacct", 100):
+        return
+    for row, cells in _sacct_rows(line):
         job = cells.get("jobid") or cells.get("jobidraw") or ""
         state = _full(cells.get("state", ""))
         if state is None or not re.match(r"\d{1,12}", job):
-            if not set(row.text.strip()) <= set("- "):
+            if not set(row.text.strip()) <= set("- "):  # no ruler
                 return
         elif state.name not in NOTHING_YET or "." not in job:
             fields = {"end": cells.get("end"), "nodes": cells.get("nodelist"), "exit_code": cells.get("exitcode")}
@@ -206,17 +212,23 @@ def _scontrol_node(line: Line) -> Iterator[Event]:
     if not PLAIN_NODE.fullmatch(name) or not may_read(line, "scontrol node", 4000):
         return
     state, given, at = None, None, line
-    for row in (line, *line.after(40)):
-        if row is not line and (not row.text.strip() or row.text.startswith("NodeName=")):
-            break
+    for row in _of_node(line):
         if state is None and (found := NODE_FIELD.search(row.text[:1000])):
             state, at = found["state"], row
         if found := NODE_REASON.match(row.text[:600]):
             given, at = found, row
-    if state is None or not (DOWN.search(state) or "DRAIN" in state):
-        return
-    says, when = (given["reason"].strip(), given["when"]) if given else (None, None)
-    yield _slurm_node(at, name, state, says, when)
+    if state is not None and (DOWN.search(state) or "DRAIN" in state):
+        says, when = (given["reason"].strip(), given["when"]) if given else (None, None)
+        yield _slurm_node(at, name, state, says, when)
+
+
+def _of_node(line: Line) -> Iterator[Line]:
+    """The lines of one node: up to a blank one or the next node."""
+    yield line
+    for row in line.after(40):
+        if not row.text.strip() or row.text.startswith("NodeName="):
+            return
+        yield row
 
 
 def _sinfo(line: Line) -> Iterator[Event]:

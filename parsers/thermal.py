@@ -314,7 +314,7 @@ def _gone(path: str, cards: Sequence[_Card]) -> Iterator[Event]:
 
 
 @dataclass(slots=True)
-class _Table:
+class _SampleTable:
     """What was read of one file so far."""
 
     path: str
@@ -384,7 +384,7 @@ class _Table:
 @file_parser(title="nvidia-smi: samples over time", claims=claims)
 def nvidia_smi(stream: Stream) -> Iterator[Event | Problem]:
     """Named after the format id that the file gets: it is nvidia-smi's, on the host's clock."""
-    table = _Table(stream.path)
+    table = _SampleTable(stream.path)
     for number in range(1, MOST_ROWS + FIRST_LINES):
         raw = stream.stream.readline(LONGEST_ROW)
         if not raw:

@@ -67,6 +67,13 @@ def _odd_one(rows: Sequence[_Row]) -> tuple[_Row, int] | None:
     return (odd[0], usual) if len(odd) == 1 and len(rows) >= FEWEST else None
 
 
+def _summary(line: Line, rows: Sequence[_Row], listed: int) -> Event:
+    kinds = Counter(x for row in rows for x in row.links if x != "X")
+    links = tuple(f"{kind} {n // 2}" for kind, n in kinds.most_common(8))
+    details: dict[str, Detail] = {"gpus": len(rows), "listed": listed, "links": links}
+    return line.event("gpu-topology", role="context", details=details, pid=None)
+
+
 @parser(title="nvidia-smi topo -m", literals=["CPU Affinity"])
 def gpu_topology(line: Line) -> Iterator[Event]:
     """A GPU with fewer NVLinks than most of its like has lost some; pairs with bridges are all alike."""
@@ -80,10 +87,7 @@ def gpu_topology(line: Line) -> Iterator[Event]:
     rows = _rows(line, gpus) if may_read(line, "topology") else []
     if not rows:
         return
-    kinds = Counter(x for row in rows for x in row.links if x != "X")
-    details: dict[str, Detail] = {"gpus": len(rows), "listed": len(gpus)}
-    details["links"] = tuple(f"{kind} {n // 2}" for kind, n in kinds.most_common(8))
-    yield line.event("gpu-topology", role="context", details=details, pid=None)
+    yield _summary(line, rows, len(gpus))
     if found := _odd_one(rows):
         odd, usual = found
         yield odd.line.event(

@@ -20,7 +20,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 from nccl_forensics.lines.plugins import Stream, file_parser
 from nccl_forensics.model import Event, Evidence, Problem, Stamp
@@ -50,12 +50,8 @@ Key = tuple[str, int, int, str, int]
 """Communicator, rank in it, its size, host and process."""
 
 
-class _Record(NamedTuple):
-    key: Key
-    time_us: int
-    """When it was written, epoch."""
-    perf: dict[str, Any] | None
-    """What was completed; None: a send, a receive, counters."""
+Record = tuple[Key, int, "dict[str, Any] | None"]
+"""Whose it is, when it was written (epoch, microseconds), what was completed; None: a send, a receive, counters."""
 
 
 @dataclass(slots=True)
@@ -76,9 +72,12 @@ class _Member:
         op, seq, took_us = perf.get("coll"), perf.get("coll_sn"), perf.get("coll_exec_time_us")
         if type(op) is not str or not NAME.fullmatch(op) or not _fits(seq) or not _fits(took_us):
             return False
-        if op not in self.ops and len(self.ops) >= KINDS:
-            return False
-        seqs, took = self.ops.setdefault(op, (array("q"), array("q")))
+        numbers = self.ops.get(op)
+        if numbers is None:
+            if len(self.ops) >= KINDS:
+                return False
+            numbers = self.ops[op] = array("q"), array("q")
+        seqs, took = numbers
         if not seqs or seq > seqs[-1]:
             seqs.append(seq)
             took.append(took_us)
@@ -113,15 +112,16 @@ class _File:
             else:
                 self.cut = True
 
-    def _add(self, number: int, record: _Record) -> None:
-        member = self.members.get(record.key)
+    def _add(self, number: int, record: Record) -> None:
+        key, time_us, perf = record
+        member = self.members.get(key)
         if member is None:
             if len(self.members) >= COMMUNICATORS:
                 self.left_out += 1
                 return
-            member = self.members[record.key] = _Member(*record.key)
-        if record.perf is None or member.add(record.perf):
-            member.line, member.time_us = number, max(member.time_us, record.time_us)
+            member = self.members[key] = _Member(*key)
+        if perf is None or member.add(perf):
+            member.line, member.time_us = number, max(member.time_us, time_us)
         else:
             self.odd += 1
 
@@ -178,7 +178,7 @@ def _event(member: _Member, path: str, cut: bool) -> Event:
     )
 
 
-def _record(raw: bytes) -> _Record | None:
+def _record(raw: bytes) -> Record | None:
     """The record in a line; None if it is none that makes sense."""
     if len(raw) > LONGEST:
         return None
@@ -191,7 +191,7 @@ def _record(raw: bytes) -> _Record | None:
         return None
     if not _sound(key) or not _fits(time_us) or (perf is not None and type(perf) is not dict):
         return None
-    return _Record(key, time_us, perf)
+    return key, time_us, perf
 
 
 def _sound(key: tuple[Any, ...]) -> TypeGuard[Key]:

@@ -1,6 +1,6 @@
 """Which GPUs a host has, and in what state: nvidia-smi, /proc/driver/nvidia, lspci, and the driver's own lines.
 
-Several programs say it, each in a form of its own; each statement becomes a `gpu-info` event and who/table.py puts them
+Several programs say it, each in a form of its own; each statement becomes a `gpu-info` event and who/cards.py puts them
 together. A lost card silences nvidia-smi, so that one source is never enough. Index and minor number are renumbered at
 every boot; within a boot the PCI address tells cards apart, over boots UUID and serial.
 

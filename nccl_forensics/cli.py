@@ -316,11 +316,11 @@ def _run(paths: tuple[str, ...], common: Common, output: Path | None, wanted: Wa
     analysis = fingerprints(analysis)
     doc = document.build(analysis, command=_typed(), timezone=common.timezone)
     rows = [document.event(e) for e in analysis.events] if wanted.events is not None or hidden is not None else []
-    if hidden is not None:
-        doc, rows = hidden.document(doc, rows)
-        if not outputs.page_is_given:
-            outputs = replace(outputs, page=Path(f"redacted-{hidden.fingerprint(doc)}.report.html"))
     try:
+        if hidden is not None:
+            doc, rows = hidden.document(doc, rows)
+            if not outputs.page_is_given:
+                outputs = replace(outputs, page=Path(f"redacted-{hidden.fingerprint(doc)}.report.html"))
         summary = _write(outputs, inputs, doc, rows, hidden)
     except InputError as err:
         _fail(str(err if hidden is None else hidden.cover(str(err))), WRONG_USAGE)

@@ -1,1 +1,1 @@
-"""One file a format. Every Parser and FileParser in this folder is found by listing it (nccl_forensics/lines/plugins.py)."""
+"""One file a format. Every Parser and FileParser in this folder is found by listing it (lines/plugins.py)."""

@@ -11,18 +11,21 @@ import re
 import stat
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
+import regex
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_cli import ended, run
 
-from nccl_forensics.show.redact import kinds
+from nccl_forensics.cli import main
+from nccl_forensics.show.redact import kinds, redactor, shapes
 from nccl_forensics.show.redact.redactor import Redactor
 from nccl_forensics.show.redact.shapes import Pattern, patterns
 
@@ -547,3 +550,18 @@ def test_what_cannot_be_used_is_said(here: Path) -> None:
     (here / "quolum.bin").write_bytes(b"")
     unread = ended(run("analyze", "quolum.bin", "--redact"), 3)
     assert "quolum" not in unread.output
+
+
+def test_a_line_that_is_searched_for_too_long_leaves_nothing_written(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text on which a pattern would never end: what could not be searched is not written as if it had been."""
+    slow = replace(shapes.patterns()[0], needles=(), regex=regex.compile(r"(?:a|aa)+(?P<x>b)"), groups=(("x", "user"),))
+    monkeypatch.setattr(shapes, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(redactor, "patterns", lambda: (slow,))
+    (here / "kern.log").write_text(
+        f"2026-11-25T10:00:00+00:00 n1 kernel: NVRM: Xid (PCI:0000:c1:00): 79, {'a' * 200}c\n", encoding="utf-8"
+    )
+    found = CliRunner().invoke(main, ["analyze", "kern.log", "--redact", "--quiet"])
+    assert (found.exit_code, "searched for names" in found.output) == (2, True)
+    assert [p.name for p in here.iterdir()] == ["kern.log"]

@@ -296,7 +296,7 @@ class Redactor:
     def _replaced(self, pattern: Pattern, text: str) -> str:
         out: list[str] = []
         at = 0
-        for found in pattern.regex.finditer(text):
+        for found in pattern.matches(text):
             first = found[pattern.groups[0][0]]
             if pattern.groups[0][1] == "user" and first.lower() in words_of("builders"):
                 continue
@@ -503,7 +503,7 @@ class Redactor:
         low = text.lower()
         for pattern in patterns():
             if pattern.groups[0][1] in (BY_SHAPE | {"secret", "id"}) and pattern.found_in(low):
-                for found in pattern.regex.finditer(text):
+                for found in pattern.matches(text):
                     for name, kind in pattern.groups:
                         if alias := self._aliases.get(key_of(kind, found[name])):
                             yield found.span(name), alias

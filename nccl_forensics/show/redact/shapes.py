@@ -5,11 +5,14 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
+import regex
+
 from nccl_forensics import catalog
+from nccl_forensics.errors import InputError
 from nccl_forensics.show.redact.vocabulary import all_common, vocabulary, words_of
 
 ENDINGS = (
@@ -32,13 +35,17 @@ PLACEHOLDER = re.compile(
     re.I,
 )
 
+PATIENCE_S = 10
+"""Seconds for one pattern in one text; the longest texts here take some milliseconds. Our judgement."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
     """One [[pattern]] of catalog/redact.toml."""
 
     needles: tuple[str, ...]
-    regex: re.Pattern[str]
+    regex: regex.Pattern[str]
+    """Of the library that can be told how long it may take: these run over whole lines of a stranger's logs."""
     groups: tuple[tuple[str, str], ...]
     """(name of the group, kind)."""
     example: str
@@ -51,13 +58,23 @@ class Pattern:
                 return True
         return not self.needles
 
+    def matches(self, text: str) -> Iterator[regex.Match[str]]:
+        """As `re.finditer`. Raises InputError for a text in which the search takes longer than PATIENCE_S."""
+        try:
+            yield from self.regex.finditer(text, timeout=PATIENCE_S)
+        except TimeoutError:
+            raise InputError(
+                f"a line of this pile takes more than {PATIENCE_S} s to be searched for names, so nothing is written: "
+                "what could not be searched cannot be called redacted. Leave files out, one by one, to find it."
+            ) from None
+
 
 @cache
 def patterns() -> tuple[Pattern, ...]:
     return tuple(
         Pattern(
             needles=tuple(one["needles"]),
-            regex=re.compile(one["regex"], 0 if one.get("case") else re.I),
+            regex=regex.compile(one["regex"], 0 if one.get("case") else regex.I),
             groups=tuple((f"x{n}", kind) for n, kind in enumerate(one["kinds"], 1))
             if "kinds" in one
             else (("x", one["kind"]),),

@@ -135,7 +135,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize(("family", "cause", "indicts"), SHAPES, ids="-".join)
+@pytest.mark.parametrize(("family", "cause", "indicts"), SHAPES, ids=["-".join(shape) for shape in SHAPES])
 def test_a_signature_of_any_family_and_cause_is_weighed_and_names_its_gpu(
     copy: Path, family: str, cause: str, indicts: str
 ) -> None:

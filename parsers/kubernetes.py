@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from nccl_forensics.lines.line import Line
 from nccl_forensics.lines.plugins import parser
@@ -48,6 +49,8 @@ TAKEN = re.compile(
     r"(?P<says>Preempted by [^\n]{1,300}?)\s*$"
 )
 IN_DESCRIBE = re.compile(r"^\s+(?:Warning|Normal)\s+NodeNotReady\s+(?:\d{1,6}[smhd]){1,3}\s")
+BY_SIGNAL = frozenset({135, 137, 139})
+"""Exit codes of a process that SIGBUS, SIGKILL or SIGSEGV ended."""
 BACK = 160
 """Lines of a pod's description before its containers' states."""
 
@@ -78,29 +81,37 @@ def _whose(line: Line) -> tuple[str | None, str | None]:
     return pod, node
 
 
-@parser(title="kubectl describe pod: an ended container", literals=[" Terminated"])
-def pod_ended(line: Line) -> Iterator[Event]:
-    found = TERMINATED.match(line.text)
-    if found is None:
-        return
+def _fields_below(line: Line) -> dict[str, str]:
+    """What stands indented below a container's state."""
     fields: dict[str, str] = {}
     for row in line.after(8):
         field = FIELD.match(row.text)
         if field is None:
             break
         fields.setdefault(field["name"], field["value"])
+    return fields
+
+
+def _weight_of_end(reason: str, exit_code: int | None) -> tuple[Role, Severity, str | None]:
+    """(role, severity, cause) of a container's end."""
+    if reason == "OOMKilled":
+        return "cause", "critical", "host_oom_kill"
+    if exit_code in BY_SIGNAL:
+        return "symptom", "error", "process_signal"
+    return "context", "info", None
+
+
+@parser(title="kubectl describe pod: an ended container", literals=[" Terminated"])
+def pod_ended(line: Line) -> Iterator[Event]:
+    if TERMINATED.match(line.text) is None:
+        return
+    fields = _fields_below(line)
     reason, code = fields.get("Reason"), fields.get("Exit Code", "")
-    exit_code = int(code) if re.fullmatch(r"\d{1,3}", code, re.ASCII) else None
     if reason is None:
         return
+    exit_code = int(code) if re.fullmatch(r"\d{1,3}", code, re.ASCII) else None
     pod, node = _whose(line)
-    role: Role = "context"
-    severity: Severity = "info"
-    cause = None
-    if reason == "OOMKilled":
-        role, severity, cause = "cause", "critical", "host_oom_kill"
-    elif exit_code in (137, 139, 135):
-        role, severity, cause = "symptom", "error", "process_signal"
+    role, severity, cause = _weight_of_end(reason, exit_code)
     details: dict[str, Detail] = {"pod": pod, "node": node, "reason": reason, "exit_code": exit_code}
     yield line.event(
         "k8s-pod-ended",
@@ -128,31 +139,58 @@ def pod_preempted(line: Line) -> Iterator[Event]:
         )
 
 
+class _NotReady(NamedTuple):
+    """What a line says of a node that is not ready."""
+
+    node: str | None
+    pod: str | None = None
+    stamp: Stamp | None = None
+    says: str | None = None
+
+
+def _condition(line: Line, found: re.Match[str]) -> _NotReady:
+    """A row of `describe node`; the node's name stands at the top."""
+    name = next((m["name"] for before in line.before(BACK) if (m := POD.match(before.text))), None)
+    return _NotReady(name, stamp=_moment(found["when"]), says=found["says"])
+
+
+def _get_nodes(line: Line, found: re.Match[str]) -> _NotReady:
+    return _NotReady(found["name"])
+
+
+def _get_events(line: Line, found: re.Match[str]) -> _NotReady:
+    """An event is told of a node, or of a pod whose node it is."""
+    return _NotReady(found["name"]) if found["kind"] == "node" else _NotReady(None, found["name"])
+
+
+def _describe_pod(line: Line, found: re.Match[str]) -> _NotReady:
+    pod, node = _whose(line)
+    return _NotReady(node, pod)
+
+
+NOT_READY = (
+    (CONDITION, _condition),
+    (GET_NODE, _get_nodes),
+    (EVENT, _get_events),
+    (IN_DESCRIBE, _describe_pod),
+)
+
+
 @parser(title="kubectl: a node that is not ready", literals=["NotReady", "NodeStatusUnknown", "KubeletNotReady"])
 def node_not_ready(line: Line) -> Iterator[Event]:
     text = line.text
-    name: str | None = None
-    pod: str | None = None
-    stamp, says = None, None
-    if found := CONDITION.match(text):
-        name = next((m["name"] for before in line.before(BACK) if (m := POD.match(before.text))), None)
-        stamp, says = _moment(found["when"]), found["says"]
-    elif found := GET_NODE.match(text):
-        name = found["name"]
-    elif found := EVENT.match(text):
-        name, pod = (found["name"], None) if found["kind"] == "node" else (None, found["name"])
-    elif IN_DESCRIBE.match(text):
-        pod, name = _whose(line)
-    else:
+    matches = ((read, form.match(text)) for form, read in NOT_READY)
+    known = next((read(line, found) for read, found in matches if found), None)
+    if known is None:
         return
-    details: dict[str, Detail] = {"node": name, "pod": pod, "says": says}
+    details: dict[str, Detail] = {"node": known.node, "pod": known.pod, "says": known.says}
     yield line.event(
         "k8s-node-not-ready",
         role="symptom",
         severity="error",
         cause="node_lost",
-        host=name or line.host,
-        stamp=stamp,
+        host=known.node or line.host,
+        stamp=known.stamp,
         details={k: v for k, v in details.items() if v is not None},
         pid=None,
     )

@@ -143,7 +143,6 @@ def test_a_signature_of_any_family_and_cause_is_weighed_and_names_its_gpu(
     word = f"invented{number} gave up"
     entry = {
         "id": f"invented-{number}",
-        "title": f"invented {number}",
         "family": family,
         "log": "kernel",
         "needles": [word],

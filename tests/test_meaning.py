@@ -190,7 +190,7 @@ WRONG = [
     (
         "causes",
         {"a_b": CAUSE | {"family": "gpuu"}},
-        r"causes\.toml, \[a_b\]: family = 'gpuu' is none of 'gpu', 'power'",
+        r"causes\.toml, \[a_b\]: family = 'gpuu' is none of 'gpu', 'host'",
     ),
     ("causes", {"a_b": CAUSE | {"near": ["zz"]}}, r"causes\.toml, \[a_b\]: near = 'zz' is none of 'a_b'"),
     ("causes", {"a_b": CAUSE | {"marks": ["takes-gpu"]}}, r"causes\.toml, \[a_b\]: marks = 'takes-gpu' is none of"),
@@ -206,7 +206,7 @@ WRONG = [
     ("kernel", {"entry": [ENTRY | {"needle": "four"}]}, r"kernel\.toml, entry 'x-y': there is no column 'needle'"),
     ("kernel", {"entry": [ENTRY, ENTRY]}, r"kernel\.toml, entry 'x-y': there are two of this id"),
     ("kernel", {"entry": [ENTRY | {"fields": {"n": "number"}}]}, r"kernel\.toml, entry 'x-y': fields\.n = 'number'"),
-    ("kinds", {"a-b": KIND | {"by": "jobs"}}, r"kinds\.toml, \[a-b\]: by = 'jobs' is none of 'job', 'host'"),
+    ("kinds", {"a-b": KIND | {"by": "jobs"}}, r"kinds\.toml, \[a-b\]: by = 'jobs' is none of 'any', 'host'"),
     ("kinds", {"a-b": KIND | {"marks": ["notice"]}}, r"kinds\.toml, \[a-b\]: marks = 'notice' is none of"),
     (
         "kinds",

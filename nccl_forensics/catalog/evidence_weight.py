@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from nccl_forensics.catalog.tables import load
+from nccl_forensics.catalog.tables import CatalogError, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,4 +27,7 @@ def weights() -> Mapping[str, Weight]:
 
 def weight(name: str) -> float:
     """The log-odds of this kind of evidence."""
-    return weights()[name].value
+    try:
+        return weights()[name].value
+    except KeyError:
+        raise CatalogError(f"weights.toml: there is no weight {name!r}") from None

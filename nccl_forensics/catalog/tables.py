@@ -46,7 +46,7 @@ def checked(file: str, entry: str, row: Mapping[str, Any], columns: Mapping[str,
         if column.among is not None:
             for one in value if isinstance(value, list) else (value,):
                 if one not in column.among:
-                    known = ", ".join(repr(x) for x in column.among)
+                    known = ", ".join(map(repr, sorted(column.among, key=str)))
                     raise CatalogError(f"{file}.toml, {entry}: {name} = {one!r} is none of {known}")
     for name, column in columns.items():
         if column.needed and name not in row:

@@ -129,32 +129,26 @@ class Dump:
 
 _NAME = re.compile(r"(?:([\w.\-]{1,40}):)?(\w{1,80})(?: (\d{1,7}|\?)(->|<-)(\d{1,7}|\?))?")
 _RANK_LIST = re.compile(r"\d{1,7}")
-_NUMBERS = (
+_FIELDS = (
     "record_id",
     "pg_id",
+    "process_group",
     "collective_seq_id",
     "p2p_seq_id",
     "op_id",
-    "time_created_ns",
-    "timeout_ms",
-)
-"""Fields of an entry that are numbers."""
-_NOTICED = ("time_discovered_started_ns", "time_discovered_completed_ns")
-"""Numbers, or None."""
-_FIELDS = (
-    *_NUMBERS,
-    *_NOTICED,
-    "process_group",
     "profiling_name",
+    "time_created_ns",
     "input_sizes",
     "output_sizes",
     "input_dtypes",
     "output_dtypes",
     "state",
+    "time_discovered_started_ns",
+    "time_discovered_completed_ns",
     "retired",
+    "timeout_ms",
     "is_p2p",
 )
-"""What is read of an entry; besides, `frames`, which not all have."""
 _STATES = {"completed": COMPLETED, "started": STARTED}
 
 
@@ -199,38 +193,40 @@ def _pair(value: Any, local: int) -> tuple[str, str]:
     return str(local), ""
 
 
-def _row(entry: Mapping[Any, Any]) -> dict[str, Any]:
-    """One entry of any version with the fields of `_FIELDS`, every value of the type that it should have."""
+def _row(entry: Mapping[Any, Any]) -> tuple[Any, ...]:
+    """One entry of any version, in the order of `_FIELDS`, every value of the type that it should have."""
     get = entry.get
     name = _text(get("profiling_name"))
     found = _NAME.match(name)
     p2p = get("is_p2p") is True or (found is not None and found[2] in ("send", "recv"))
     local = _int(get("pg_id"))
+    pair = _pair(get("process_group"), local)
     seq = get("collective_seq_id")
     p2p_seq = get("p2p_seq_id")
     if seq is None and get("seq_id") is not None:  # 2.2 and 2.3 have one number for both
         seq, p2p_seq = (0, get("seq_id")) if p2p else (get("seq_id"), 0)
+    created = _int(get("time_created_ns")) or _int(get("time_created_us")) * 1000
     state = get("state")
-    return {
-        "record_id": _int(get("record_id")),
-        "pg_id": local,
-        "process_group": _pair(get("process_group"), local),
-        "collective_seq_id": _int(seq),
-        "p2p_seq_id": _int(p2p_seq),
-        "op_id": _int(get("op_id")),
-        "profiling_name": name,
-        "time_created_ns": _int(get("time_created_ns")) or _int(get("time_created_us")) * 1000,
-        "input_sizes": _sizes(get("input_sizes")),
-        "output_sizes": _sizes(get("output_sizes")),
-        "input_dtypes": _texts(get("input_dtypes")),
-        "output_dtypes": _texts(get("output_dtypes")),
-        "state": state if type(state) is str else "",
-        "time_discovered_started_ns": _int(get("time_discovered_started_ns")),
-        "time_discovered_completed_ns": _int(get("time_discovered_completed_ns")),
-        "retired": get("retired") is True,
-        "timeout_ms": _int(get("timeout_ms")),
-        "is_p2p": p2p,
-    }
+    return (
+        _int(get("record_id")),
+        local,
+        pair,
+        _int(seq),
+        _int(p2p_seq),
+        _int(get("op_id")),
+        name,
+        created,
+        _sizes(get("input_sizes")),
+        _sizes(get("output_sizes")),
+        _texts(get("input_dtypes")),
+        _texts(get("output_dtypes")),
+        state if type(state) is str else "",
+        _int(get("time_discovered_started_ns")),
+        _int(get("time_discovered_completed_ns")),
+        get("retired") is True,
+        _int(get("timeout_ms")),
+        p2p,
+    )
 
 
 def _key(name: str, types_in: str, types_out: str, ins: Any, outs: Any) -> tuple[Any, ...]:
@@ -258,9 +254,8 @@ def _shared(objects: Sequence[Any]) -> Part:
 class _Columns:
     """The fields of the entries."""
 
-    numbers: Mapping[str, Ints]
-    """Those of `_NUMBERS` and `_NOTICED`."""
-    flags: NDArray[np.uint8]
+    arrays: Sequence[Any]
+    """record_id, pg_id, collective_seq_id, p2p_seq_id, op_id, time_created_ns, timeout_ms, discovery times, flags"""
     pair: Part
     """process_group"""
     call: Part
@@ -274,54 +269,39 @@ def _columns(entries: list[dict[str, Any]]) -> _Columns:
     # Entries share their keys: the very objects are found three times faster than equal strings.
     own = dict(zip(entries[0], entries[0], strict=True))
     get = itemgetter(*(own.get(x, x) for x in fields))
-    column: dict[str, Any] = dict(zip(fields, zip(*map(get, entries), strict=True), strict=True))
-    count = len(entries)
-    numbers = {x: np.fromiter(column[x], np.int64, count) for x in _NUMBERS}
-    numbers |= {x: np.fromiter([n or 0 for n in column[x]], np.int64, count) for x in _NOTICED}
-    frames = column["frames"] if "frames" in column else [x.get("frames") for x in entries]
-    return _Columns(
-        numbers, _flags(column), Part(np.arange(count), column["process_group"]), _calls(column), _shared(frames)
-    )
-
-
-def _calls(column: Mapping[str, Sequence[Any]]) -> Part:
-    """What tells each entry's call from others. Raises TypeError for what is not plain."""
-    names = column["profiling_name"]
-    types_in, types_out = _joined(column["input_dtypes"]), _joined(column["output_dtypes"])
-    # Sums, joins and `fromiter` raise TypeError, too: a tuple of tuples of tuples … is small and takes for ever to
-    # hash or to turn into an array.
-    if {*map(type, names), *map(type, column["state"]), *map(type, types_in), *map(type, types_out)} != {str}:
+    columns: list[Any] = list(zip(*map(get, entries), strict=True))
+    frames = columns[18] if len(columns) > 18 else [x.get("frames") for x in entries]
+    names, ins, outs, states = (columns[i] for i in (6, 8, 9, 12))
+    types = [[x[0] if len(x) == 1 else "\n".join(x) for x in columns[i]] for i in (10, 11)]
+    # Sums, joins and `fromiter` raise TypeError for what is not plain: a tuple of tuples of tuples … is small and
+    # takes for ever to hash or to turn into an array.
+    if {*map(type, names), *map(type, states), *map(type, types[0]), *map(type, types[1])} != {str}:
         raise TypeError("a name is not text")
-    return _numbered(list(map(_key, names, types_in, types_out, column["input_sizes"], column["output_sizes"])))
-
-
-def _joined(types: Sequence[Any]) -> list[Any]:
-    """Each entry's data types, as one text; the only one as it stands."""
-    return [x[0] if len(x) == 1 else "\n".join(x) for x in types]
-
-
-def _flags(column: Mapping[str, Sequence[Any]]) -> NDArray[np.uint8]:
+    keys = list(map(_key, names, *types, ins, outs))
+    count = len(entries)
+    arrays = [np.fromiter(columns[i], np.int64, count) for i in (0, 1, 3, 4, 5, 7, 16)]
+    arrays += [np.fromiter([x or 0 for x in columns[i]], np.int64, count) for i in (13, 14)]
     code = _STATES.get
-    flags = np.array([code(s, 0) for s in column["state"]], dtype=np.uint8)
-    flags |= np.array([x is True for x in column["retired"]], dtype=np.uint8) * np.uint8(RETIRED)
-    flags |= np.array([x is True for x in column["is_p2p"]], dtype=np.uint8) * np.uint8(P2P)
-    return flags
+    flags = np.array([code(s, 0) for s in states], dtype=np.uint8)
+    flags |= np.array([x is True for x in columns[15]], dtype=np.uint8) * np.uint8(RETIRED)
+    flags |= np.array([x is True for x in columns[17]], dtype=np.uint8) * np.uint8(P2P)
+    return _Columns([*arrays, flags], Part(np.arange(count), columns[2]), _numbered(keys), _shared(frames))
 
 
 def _from_entries(entries: list[dict[str, Any]]) -> _Columns:
     """The same as `_columns`, also of entries with fields amiss or of an old version. Never raises."""
-    if not entries:
-        return _nothing()
     try:
+        if not entries:
+            raise ValueError
         return _columns(entries)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
-        return replace(_columns([_row(x) for x in entries]), frames=_shared([x.get("frames") for x in entries]))
-
-
-def _nothing() -> _Columns:
-    none = _numbered([])
-    numbers = {x: np.zeros(0, np.int64) for x in (*_NUMBERS, *_NOTICED)}
-    return _Columns(numbers, np.zeros(0, np.uint8), none, none, _shared([]))
+        rows = [_row(x) for x in entries]
+        names = [dict(zip(_FIELDS, row, strict=True)) for row in rows]
+        frames = _shared([x.get("frames") for x in entries])
+        if not names:
+            nothing = _numbered([])
+            return _Columns([np.zeros(0, np.int64)] * 9 + [np.zeros(0, np.uint8)], nothing, nothing, frames)
+        return replace(_columns(names), frames=frames)
 
 
 def _from_table(table: Table) -> _Columns:
@@ -337,8 +317,8 @@ def _from_table(table: Table) -> _Columns:
     flags = states[table.state.codes]
     flags |= table.true["retired"] * np.uint8(RETIRED)
     flags |= table.true["is_p2p"] * np.uint8(P2P)
-    numbers = {x: table.numbers[x] for x in (*_NUMBERS, *_NOTICED)}
-    return _Columns(numbers, flags, table.pair, Part(call.codes[table.call.codes], call.values), table.frames)
+    arrays = [table.numbers[_FIELDS[i]] for i in (0, 1, 3, 4, 5, 7, 16, 13, 14)]
+    return _Columns([*arrays, flags], table.pair, Part(call.codes[table.call.codes], call.values), table.frames)
 
 
 def _stacks(frames: Part) -> tuple[NDArray[np.int32], tuple[tuple[str, ...], ...]]:
@@ -355,13 +335,16 @@ def _stacks(frames: Part) -> tuple[NDArray[np.int32], tuple[tuple[str, ...], ...
 
 
 def _call(key: tuple[Any, ...]) -> Call:
-    name, types_in, types_out = key[:3]
+    name, types_in, types_out, number, *sizes = key
+    if sizes and type(sizes[-1]) is tuple:
+        ins, outs = sizes
+    else:  # one tensor in and one out, flattened: the length of the first, a sum, the sizes of both
+        ins, outs = (sizes[1 : 1 + number],), (sizes[1 + number :],)
     found = _NAME.match(_text(name))
     if found is None:
         return Call("", "unknown")
     backend, op, a, _, b = found.groups()
     types = (*_texts(types_in.split("\n")), "|", *_texts(types_out.split("\n"))) if types_in or types_out else ()
-    ins, outs = _sizes_of(key)
     return Call(
         (backend or "").lower(),
         op.lower(),
@@ -371,16 +354,6 @@ def _call(key: tuple[Any, ...]) -> Call:
         _sizes(outs),
         tuple(x for x in types if x),
     )
-
-
-def _sizes_of(key: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Sizes in and out, as `_key` put them into a key."""
-    _, _, _, number, *sizes = key
-    if sizes and type(sizes[-1]) is tuple:
-        ins, outs = sizes
-        return ins, outs
-    # One tensor in and one out, flattened: the length of the first, a sum, the sizes of both.
-    return (sizes[1 : 1 + number],), (sizes[1 + number :],)
 
 
 _shared_stacks: dict[tuple[str, ...], tuple[str, ...]] = {}
@@ -407,188 +380,140 @@ def dump_of(
     `content` is untrusted plain data, or a Table of it; only known keys are looked at. `name_rank`: the rank that the
     file name tells. Raises ValueError, TypeError, KeyError or AttributeError for a Table with fields amiss.
     """
+    problems: list[Problem] = []
     head: Mapping[str, Any] = content if type(content) is dict else content.head if type(content) is Table else {}
-    says: list[str | None] = []
     if type(content) is Table:
         columns = _from_table(content)
     else:
-        listed, entries = _entries(content)
-        if len(entries) < listed:
-            says.append(f"{listed - len(entries)} entries are not entries")
+        raw = head.get("entries") if type(content) is dict else content
+        listed = raw if isinstance(raw, list | tuple) else []
+        entries = [x for x in listed if type(x) is dict]
+        if len(entries) < len(listed):
+            problems.append(Problem(says=f"{len(listed) - len(entries)} entries are not entries", source=path))
         columns = _from_entries(entries)
-    numbers = columns.numbers
+    record, local, seq, p2p_seq, op_id, created, timeout, started, completed, flags = columns.arrays
     stack, stacks = _stacks(columns.frames)
-    told = _groups(head, numbers["pg_id"], columns.pair)
+    groups, group, (has_status, all_named, idle), others = _groups(head, local, columns.pair, problems, path)
     call = columns.call.codes.astype(np.int32)
     calls = tuple(map(_call, columns.call.values))
-    rank, rank_from, odd = _whose(_possible(told, call, calls), name_rank)
-    says.append(odd)
+    rank, rank_from = _whose(groups, group, call, calls, others, name_rank, problems, path)
+    version = _text(head.get("version")) or None
+    library = _text(head.get("comm_lib_version")) or _text(head.get("nccl_version")) or None
     dump = Dump(
         path=path,
         form=form,
-        version=_text(head.get("version")) or None,
+        version=version,
         rank=rank,
         rank_from=rank_from,
         partial=partial,
         mtime_ns=mtime_ns,
-        library=_text(head.get("comm_lib_version")) or _text(head.get("nccl_version")) or None,
-        groups=told.groups,
-        has_status=told.has_status,
-        all_named=told.all_named,
-        idle=told.idle,
-        group=told.group,
-        seq=numbers["collective_seq_id"],
-        p2p_seq=numbers["p2p_seq_id"],
-        op_id=numbers["op_id"],
-        record_id=numbers["record_id"],
+        library=library,
+        groups=groups,
+        has_status=has_status,
+        all_named=all_named,
+        idle=idle,
+        group=group,
+        seq=seq,
+        p2p_seq=p2p_seq,
+        op_id=op_id,
+        record_id=record,
         call=call,
         stack=stack,
-        created_ns=numbers["time_created_ns"],
-        started_ns=numbers["time_discovered_started_ns"],
-        completed_ns=numbers["time_discovered_completed_ns"],
-        timeout_ms=numbers["timeout_ms"],
-        flags=columns.flags,
+        created_ns=created,
+        started_ns=started,
+        completed_ns=completed,
+        timeout_ms=timeout,
+        flags=flags,
         calls=calls,
         stacks=stacks,
-        others=told.others,
+        others=others,
     )
-    return dump, [Problem(says=x, source=path) for x in says if x is not None]
+    return dump, problems
 
 
-def _entries(content: Any) -> tuple[int, list[dict[str, Any]]]:
-    """How many entries a decoded dump lists, and those that are entries."""
-    raw = content.get("entries") if type(content) is dict else content
-    listed = raw if isinstance(raw, list | tuple) else []
-    return len(listed), [x for x in listed if type(x) is dict]
-
-
-_Pair = tuple[str, str]
-"""A group's name and description."""
-_Members = tuple[int, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Config:
-    """A dump's pg_config: who is in which group."""
-
-    by_pair: Mapping[_Pair, _Members]
-    """From 2.4 on."""
-    by_local: Mapping[int, _Members]
-    """By the number that a group has in its process: 2.3."""
-    others: tuple[int, ...]
-    """Ranks of gloo's nameless group."""
-
-    def members(self, local: int, pair: _Pair) -> _Members:
-        return self.by_local.get(local) if self.by_local else self.by_pair.get(pair)
-
-
-def _config(table: Mapping[Any, Any]) -> _Config:
-    by_pair: dict[_Pair, _Members] = {}
-    by_local: dict[int, _Members] = {}
+def _groups(
+    head: Mapping[str, Any], local: Ints, pairs: Part, problems: list[Problem], path: str
+) -> tuple[tuple[Group, ...], NDArray[np.int32], tuple[bool, bool, bool | None], tuple[int, ...]]:
+    """All groups of a dump, each entry's index into them, (has_status, all_named, idle), and ranks known to exist."""
+    config = head.get("pg_config")
+    config = config if type(config) is dict else {}
+    status = head.get("pg_status")
+    status = status if type(status) is dict else {}
+    members: dict[tuple[str, str], tuple[int, ...] | None] = {}
+    by_local: dict[int, tuple[int, ...] | None] = {}
     others: tuple[int, ...] = ()
-    for key, value in table.items():
+    for key, value in config.items():
         if type(value) is dict:
             pair = (_text(value.get("name")) or _text(key), _text(value.get("desc")))
             if pair == ("", ""):  # gloo: one nameless group, the newest one
                 others = _ranks(value.get("ranks")) or ()
             else:
-                by_pair[pair] = _ranks(value.get("ranks"))
-        elif type(value) in (list, tuple) and type(key) in (int, str):
+                members[pair] = _ranks(value.get("ranks"))
+        elif type(value) in (list, tuple) and type(key) in (int, str):  # 2.3
             by_local[_int(key)] = _ranks(value)
-    return _Config(by_pair, by_local, others)
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """What a dump tells of its process groups; the fields are those of `Dump`."""
-
-    groups: tuple[Group, ...]
-    group: NDArray[np.int32]
-    has_status: bool
-    all_named: bool
-    idle: bool | None
-    others: tuple[int, ...]
-
-
-def _groups(head: Mapping[str, Any], local: Ints, pairs: Part) -> _Told:
-    """All groups of a dump: those of its entries, then those of which only its head tells."""
-    config, status = _config(_dict(head.get("pg_config"))), _dict(head.get("pg_status"))
     ids, first, inverse = np.unique(local, return_index=True, return_inverse=True)
-    used = {
-        number: _pair(pairs.values[pairs.codes[at]], number)
-        for number, at in zip(ids.tolist(), first.tolist(), strict=True)
-    }
-    found = [Group(*pair, config.members(x, pair), x, *_counters(status, x)) for x, pair in used.items()]
-    in_status = [int(x) for x in status if type(x) is str and len(x) < 9 and x.isdecimal()]
-    nameless = [x for x in in_status if x not in used]
-    unused = [pair for pair in config.by_pair if pair not in used.values()]
-    if len(nameless) == len(unused) == 1:
+    found: list[Group] = []
+    seen: dict[int, tuple[str, str]] = {}
+    for number, at in zip(ids.tolist(), first.tolist(), strict=True):
+        pair = _pair(pairs.values[pairs.codes[at]], number)
+        seen[number] = pair
+        ranks = by_local.get(number) if by_local else members.get(pair)
+        found.append(Group(*pair, ranks, number, *_counters(status, number)))
+    ids_without = [int(x) for x in status if type(x) is str and len(x) < 9 and x.isdecimal() and int(x) not in seen]
+    unused = [pair for pair in members if pair not in seen.values()]
+    if len(ids_without) == len(unused) == 1:
         # Names are not tied to local ids but by entries; only one of each left is no guess.
-        (number,), (pair,) = nameless, unused
-        found.append(Group(*pair, config.by_pair[pair], number, *_counters(status, number)))
-        nameless, unused = [], []
-    found += [Group(*pair, config.by_pair[pair]) for pair in unused]
-    found += [Group(str(x), "", ranks, x) for x, ranks in config.by_local.items() if x not in used]
-    return _Told(
-        groups=tuple(found),
-        group=inverse.astype(np.int32).reshape(-1),
-        has_status=bool(status),
-        all_named=not nameless,
-        idle=_is_idle([_counters(status, x) for x in in_status]),
-        others=config.others,
-    )
+        (number,), (pair,) = ids_without, unused
+        found.append(Group(*pair, members[pair], number, *_counters(status, number)))
+        ids_without, unused = [], []
+    found += [Group(*pair, members[pair]) for pair in unused]
+    for number, ranks in by_local.items():
+        if number not in seen:
+            found.append(Group(str(number), "", ranks, number))
+    rows = [_counters(status, int(x)) for x in status if type(x) is str and len(x) < 9 and x.isdecimal()]
+    idle = all(enqueued is not None and enqueued == completed for enqueued, _, completed in rows) if rows else None
+    return tuple(found), inverse.astype(np.int32).reshape(-1), (bool(status), not ids_without, idle), others
 
 
-def _dict(value: Any) -> dict[Any, Any]:
-    return value if type(value) is dict else {}
-
-
-_Counters = tuple[int | None, int | None, int | None]
-"""Sequence numbers of the last operation of a group that was enqueued, started and completed."""
-
-
-def _counters(status: Mapping[Any, Any], local: int) -> _Counters:
+def _counters(status: Mapping[Any, Any], local: int) -> tuple[int | None, int | None, int | None]:
     row = status.get(str(local), status.get(local))
     if type(row) is not dict:
         return None, None, None
     keys = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
-    enqueued, started, completed = (_int(row[key]) if row.get(key) is not None else None for key in keys)
-    return enqueued, started, completed
+    return tuple(_int(row[key]) if row.get(key) is not None else None for key in keys)  # type: ignore[return-value]
 
 
-def _is_idle(rows: Sequence[_Counters]) -> bool | None:
-    """Whether all that was enqueued is completed; None: nothing tells."""
-    if not rows:
-        return None
-    return all(enqueued is not None and enqueued == completed for enqueued, _, completed in rows)
-
-
-def _possible(told: _Told, call: NDArray[np.int32], calls: Sequence[Call]) -> set[int] | None:
-    """The ranks whose dump it may be: members of all its groups, and what p2p names say; None: nothing tells."""
+def _whose(
+    groups: Sequence[Group],
+    group: NDArray[np.int32],
+    call: NDArray[np.int32],
+    calls: Sequence[Call],
+    others: tuple[int, ...],
+    name_rank: int | None,
+    problems: list[Problem],
+    path: str,
+) -> tuple[int | None, str | None]:
+    """The global rank and where it is from: the members of all its groups, p2p names, or the file's name."""
     possible: set[int] | None = None
-    for one in told.groups:
+    for one in groups:
         if one.members:
             possible = set(one.members) if possible is None else possible & set(one.members)
-    if possible is None or len(possible) == 1:
-        return possible
-    for number, index in set(zip(told.group.tolist(), call.tolist(), strict=True)):
-        me, ranks = calls[index].me, told.groups[number].members
-        if me is not None and ranks is not None and me < len(ranks):
-            possible = possible & {ranks[me]}
-    return possible
-
-
-def _whose(possible: set[int] | None, name_rank: int | None) -> tuple[int | None, str | None, str | None]:
-    """The global rank, where it is from ('content' or 'file name'), and what is odd about it."""
+    if possible is not None and len(possible) != 1:
+        for number, index in set(zip(group.tolist(), call.tolist(), strict=True)):
+            me, ranks = calls[index].me, groups[number].members
+            if me is not None and ranks is not None and me < len(ranks):
+                possible = possible & {ranks[me]}
     if possible is not None and len(possible) == 1:
         (rank,) = possible
-        if name_rank is None or name_rank == rank:
-            return rank, "content", None
-        says = f"the file name says rank {name_rank}, its process groups say rank {rank}; the groups are believed"
-        return rank, "content", says
+        if name_rank is not None and name_rank != rank:
+            says = f"the file name says rank {name_rank}, its process groups say rank {rank}; the groups are believed"
+            problems.append(Problem(says=says, source=path))
+        return rank, "content"
     if name_rank is None:
-        return None, None, "neither content nor file name tells whose dump this is"
+        problems.append(Problem(says="neither content nor file name tells whose dump this is", source=path))
+        return None, None
     if possible is not None and name_rank not in possible:
         says = f"the file name says rank {name_rank}, which none of its process groups can have; the dump is left out"
-        return None, None, says
-    return name_rank, "file name", None
+        problems.append(Problem(says=says, source=path))
+        return None, None
+    return name_rank, "file name"

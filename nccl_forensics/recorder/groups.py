@@ -24,31 +24,24 @@ def choose(dumps: Iterable[Dump], problems: list[Problem]) -> dict[int, Dump]:
     chosen: dict[int, Dump] = {}
     for rank, several in sorted(by_rank.items()):
         newest = max(x.newest_ns or 0 for x in several)
-        best = max(several, key=lambda x: _preference(x, newest))
+        best = max(
+            several,
+            key=lambda x: (
+                newest - (x.newest_ns or newest) < OLD_FILE_NS,
+                not x.partial,
+                x.has_status,
+                bool(x.stacks and any(x.stacks)),
+                x.newest_ns or 0,
+                x.form,
+                x.path,
+            ),
+        )
         chosen[rank] = best
         for other in several:
-            if other is not best and _is_old(other, newest):
+            if other is not best and newest - (other.newest_ns or newest) >= OLD_FILE_NS:
                 says = say("an older dump of rank {rank}; {path} is used", rank=rank, path=best.path)
                 problems.append(Problem(says=says, source=other.path))
     return chosen
-
-
-def _is_old(dump: Dump, newest_ns: int) -> bool:
-    """Was it left by something before the incident of which the newest dump of its rank tells?"""
-    return newest_ns - (dump.newest_ns or newest_ns) >= OLD_FILE_NS
-
-
-def _preference(dump: Dump, newest_ns: int) -> tuple[bool, bool, bool, bool, int, str, str]:
-    """The greater, the rather it is used; name and form only so that the choice is always the same."""
-    return (
-        not _is_old(dump, newest_ns),
-        not dump.partial,
-        dump.has_status,
-        any(dump.stacks),
-        dump.newest_ns or 0,
-        dump.form,
-        dump.path,
-    )
 
 
 def group_keys(dumps: Mapping[int, Dump]) -> tuple[dict[Key, dict[int, list[int]]], dict[Key, str]]:

@@ -16,7 +16,7 @@ import pickle
 import re
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,15 +31,6 @@ ENTRIES = b"X\x07\0\0\0entries"
 """The key as PyTorch writes it, once."""
 
 
-BINUNICODE, SHORT_BINUNICODE = ord(pickle.BINUNICODE), ord(pickle.SHORT_BINUNICODE)
-BINGET, LONG_BINGET, BINPUT, LONG_BINPUT, MEMOIZE = (
-    ord(x) for x in (pickle.BINGET, pickle.LONG_BINGET, pickle.BINPUT, pickle.LONG_BINPUT, pickle.MEMOIZE)
-)
-BININT1, BININT2, BININT, LONG1, BINFLOAT = (
-    ord(x) for x in (pickle.BININT1, pickle.BININT2, pickle.BININT, pickle.LONG1, pickle.BINFLOAT)
-)
-SETITEM, SETITEMS, APPEND, APPENDS = (ord(x) for x in (pickle.SETITEM, pickle.SETITEMS, pickle.APPEND, pickle.APPENDS))
-FRAME, STOP = ord(pickle.FRAME), ord(pickle.STOP)
 # Instructions with fixed lengths. LONG_BINPUT (r) only below 2^22: the C unpickler's memo grows to the largest number
 # asked for, whatever the file's size (2^27 takes 2 GB).
 _RUN = re.compile(
@@ -76,31 +67,26 @@ def check(data: bytes) -> int:
         run = match(data, at)
         if run is not None:
             at = run.end()
-        elif data[at] == STOP:
+            continue
+        op = data[at]
+        if op == 0x58 and at + 5 <= end:  # BINUNICODE
+            after = at + 5 + int.from_bytes(data[at + 1 : at + 5], "little")
+        elif op == 0x8C and at + 2 <= end:  # SHORT_BINUNICODE
+            after = at + 2 + data[at + 1]
+        elif op == 0x95 and at + 9 <= end:  # FRAME: a hint to the reader, who allocates what it says
+            after = at + 9
+            if int.from_bytes(data[at + 1 : at + 9], "little") > end - after:
+                raise Refused("cut", at)
+        elif op == 0x2E:  # STOP
             return at + 1
         else:
-            at = _behind(data, at, end)
-    raise Refused("cut", end)
-
-
-def _behind(data: bytes, at: int, end: int) -> int:
-    """Where the instruction at `at`, which tells its own length, ends. Raises Refused if it is cut or another one."""
-    op, left = data[at], end - at
-    if op == BINUNICODE and left >= 5:
-        after = at + 5 + int.from_bytes(data[at + 1 : at + 5], "little")
-    elif op == SHORT_BINUNICODE and left >= 2:
-        after = at + 2 + data[at + 1]
-    elif op == FRAME and left >= 9:  # a hint to the reader, who allocates what it says
-        after = at + 9
-        if int.from_bytes(data[at + 1 : at + 9], "little") > end - after:
+            # Too short for its argument: cut. Else an instruction that plain data has no use for.
+            cut = op in b"XqhKMJjrG\x8a\x8c\x95" and end - at < 10 and not (op == 0x72 and at + 5 <= end)
+            raise Refused("cut" if cut else f"instruction 0x{op:02x} at byte {at:,}, which no dump has", at)
+        if after > end:
             raise Refused("cut", at)
-    else:
-        # Too short for its argument: cut. Else an instruction that plain data has no use for.
-        cut = op in b"XqhKMJjrG\x8a\x8c\x95" and left < 10 and not (op == LONG_BINPUT and left >= 5)
-        raise Refused("cut" if cut else f"instruction 0x{op:02x} at byte {at:,}, which no dump has", at)
-    if after > end:
-        raise Refused("cut", at)
-    return after
+        at = after
+    raise Refused("cut", end)
 
 
 @contextmanager
@@ -171,130 +157,111 @@ def salvage(data: bytes, end: int) -> Any:
     memo: dict[int, Any] = {}
     with suppress(struct.error, IndexError, KeyError, ValueError, TypeError, OverflowError, AttributeError):
         _interpret(data, end, stack, memo)
-    # What is open: [outer, MARK, key, value, …, 'entries', list, MARK, entry, …, dict, MARK, key, …]
-    closed, *open_ = _levels(stack)
-    if not closed:
-        return None
-    outer = closed[-1]
-    if open_ and type(outer) is dict:
-        pairs, *deeper = open_
-        for key, value in zip(pairs[::2], pairs[1::2], strict=False):
-            if type(key) in (str, int):
-                outer[key] = value
-        if deeper and len(pairs) >= 2 and type(pairs[-1]) is list and pairs[-2] == "entries":
-            pairs[-1].extend(_whole(deeper))
-    elif open_ and type(outer) is list:
-        outer.extend(_whole(open_))
-    return outer
-
-
-def _levels(stack: list[Any]) -> list[list[Any]]:
-    """What lies on the stack before, between and behind its marks."""
+    # Fold what is open: [outer, MARK, key, value, …, 'entries', list, MARK, entry, …, dict, MARK, key, …]
     levels: list[list[Any]] = [[]]
     for item in stack:
         if item is _MARK:
             levels.append([])
         else:
             levels[-1].append(item)
-    return levels
-
-
-def _whole(levels: list[list[Any]]) -> list[dict[Any, Any]]:
-    """The entries of a list that is open at the first of these levels: but for the last, if a deeper one fills it."""
-    entries = levels[0][:-1] if len(levels) > 1 else levels[0]
-    return [x for x in entries if type(x) is dict and x]
-
-
-_NUMBER = {
-    BININT1: struct.Struct("<B"),
-    BININT2: struct.Struct("<H"),
-    BININT: struct.Struct("<i"),
-    BINFLOAT: struct.Struct(">d"),
-}
-"""Instruction → how its number is written."""
-_LENGTH = {BINUNICODE: 4, SHORT_BINUNICODE: 1}
-"""Instruction → bytes of the length that stands before its text."""
-_CONSTANT = {ord(pickle.NONE): None, ord(pickle.NEWTRUE): True, ord(pickle.NEWFALSE): False, ord(pickle.MARK): _MARK}
-_EMPTY: dict[int, Callable[[], Any]] = {
-    ord(pickle.EMPTY_DICT): dict,
-    ord(pickle.EMPTY_LIST): list,
-    ord(pickle.EMPTY_TUPLE): tuple,
-}
-_TUPLE = {ord(pickle.TUPLE1): 1, ord(pickle.TUPLE2): 2, ord(pickle.TUPLE3): 3}
-"""Instruction → members of the tuple."""
+    if not levels[0]:
+        return None
+    outer = levels[0][-1]
+    if len(levels) > 1 and type(outer) is dict:
+        pairs = levels[1]
+        for key, value in zip(pairs[::2], pairs[1::2], strict=False):
+            if type(key) in (str, int):
+                outer[key] = value
+        if len(levels) > 2 and len(pairs) >= 2 and type(pairs[-1]) is list and pairs[-2] == "entries":
+            whole = levels[2][:-1] if len(levels) > 3 else levels[2]
+            pairs[-1].extend(x for x in whole if type(x) is dict and x)
+    elif len(levels) > 1 and type(outer) is list:
+        whole = levels[1][:-1] if len(levels) > 2 else levels[1]
+        outer.extend(x for x in whole if type(x) is dict and x)
+    return outer
 
 
 def _interpret(data: bytes, end: int, stack: list[Any], memo: dict[int, Any]) -> None:
     """Carry out the instructions of data[:end] on `stack`; raises at the first that can't be."""
     at = 2
+
+    def since_mark() -> list[Any]:
+        where = len(stack) - 1
+        while stack[where] is not _MARK:
+            where -= 1
+            if where < 0:
+                raise IndexError
+        items = stack[where + 1 :]
+        del stack[where:]
+        return items
+
     while at < end:
         op = data[at]
         at += 1
-        if op == BINGET:
+        if op == 0x68:  # BINGET
             stack.append(memo[data[at]])
             at += 1
-        elif op == LONG_BINGET:
+        elif op == 0x6A:  # LONG_BINGET
             stack.append(memo[int.from_bytes(data[at : at + 4], "little")])
             at += 4
-        elif op in _NUMBER:
-            stack += _NUMBER[op].unpack_from(data, at)
-            at += _NUMBER[op].size
-        elif op in _CONSTANT:
-            stack.append(_CONSTANT[op])
-        elif op == BINPUT:
+        elif op == 0x71:  # BINPUT
             memo[data[at]] = stack[-1]
             at += 1
-        elif op == LONG_BINPUT:
+        elif op == 0x72:  # LONG_BINPUT
             memo[int.from_bytes(data[at : at + 4], "little")] = stack[-1]
             at += 4
-        elif op == MEMOIZE:
+        elif op == 0x94:  # MEMOIZE
             memo[len(memo)] = stack[-1]
-        elif op in _LENGTH:
-            width = _LENGTH[op]
+        elif op == 0x58 or op == 0x8C:  # BINUNICODE, SHORT_BINUNICODE
+            width = 4 if op == 0x58 else 1
             size = int.from_bytes(data[at : at + width], "little")
             at += width
             if at + size > end:
                 return
             stack.append(data[at : at + size].decode("utf-8", "surrogatepass"))
             at += size
-        elif op == LONG1:
+        elif op == 0x4B:  # BININT1
+            stack.append(data[at])
+            at += 1
+        elif op == 0x4D:  # BININT2
+            stack.append(struct.unpack_from("<H", data, at)[0])
+            at += 2
+        elif op == 0x4A:  # BININT
+            stack.append(struct.unpack_from("<i", data, at)[0])
+            at += 4
+        elif op == 0x8A:  # LONG1
             size = data[at]
             stack.append(int.from_bytes(data[at + 1 : at + 1 + size], "little", signed=True))
             at += 1 + size
-        elif op in _EMPTY:
-            stack.append(_EMPTY[op]())
-        elif op == SETITEMS:
-            items = _since_mark(stack)
+        elif op == 0x47:  # BINFLOAT
+            stack.append(struct.unpack_from(">d", data, at)[0])
+            at += 8
+        elif op == 0x4E:
+            stack.append(None)
+        elif op == 0x88 or op == 0x89:
+            stack.append(op == 0x88)
+        elif op == 0x7D:
+            stack.append({})
+        elif op == 0x5D:
+            stack.append([])
+        elif op == 0x29:
+            stack.append(())
+        elif op == 0x28:
+            stack.append(_MARK)
+        elif op == 0x75 or op == 0x73:  # SETITEMS, SETITEM
+            items = since_mark() if op == 0x75 else [stack.pop(-2), stack.pop()]
             stack[-1].update(zip(items[::2], items[1::2], strict=False))
-        elif op == SETITEM:
-            key, value = stack.pop(-2), stack.pop()
-            stack[-1].update({key: value})
-        elif op == APPENDS:
-            items = _since_mark(stack)
+        elif op == 0x65 or op == 0x61:  # APPENDS, APPEND
+            items = since_mark() if op == 0x65 else [stack.pop()]
             stack[-1].extend(items)
-        elif op == APPEND:
-            item = stack.pop()
-            stack[-1].append(item)
-        elif op in _TUPLE:
-            size = _TUPLE[op]
+        elif op in (0x85, 0x86, 0x87):
+            size = op - 0x84
             if len(stack) < size:
                 return
             items = stack[-size:]
             del stack[-size:]
             stack.append(tuple(items))
-        elif op == FRAME:
+        elif op == 0x95:  # FRAME
             at += 8
         else:  # STOP, or what check() refused
             return
-
-
-def _since_mark(stack: list[Any]) -> list[Any]:
-    """What lies on the stack behind its last mark; it is taken off, and the mark, too."""
-    where = len(stack) - 1
-    while stack[where] is not _MARK:
-        where -= 1
-        if where < 0:
-            raise IndexError
-    items = stack[where + 1 :]
-    del stack[where:]
-    return items

@@ -38,6 +38,8 @@ NOUNS: Mapping[str, tuple[str, str]] = {
     "encoded": pair("encoded text", "encoded texts"),
 }
 """Kind, as aliases begin → how the footer counts it."""
+BY_SHAPE = frozenset({"ip", "mac", "gpu-uuid", "uuid", "mail", "lid", "job", "hostlist"})
+"""Kinds that their pattern finds wherever they stand, so that they need not be searched for by name."""
 ALIAS = re.compile(rf"(?:{'|'.join(sorted(NOUNS, key=len, reverse=True))})-\d{{1,7}}")
 ALIASES = re.compile(rf"(?<![A-Za-z0-9]){ALIAS.pattern}(?![A-Za-z0-9])", re.I)
 FIELDS: Mapping[str, str] = {

@@ -18,8 +18,6 @@ the input stays, and its number is not given again; so redacting twice changes n
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import json
 import re
@@ -28,10 +26,13 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from nccl_forensics.show.redact.kinds import ALIAS, ALIASES, FIELDS, MAP_SCHEMA, NOUNS, PLAIN
+from nccl_forensics.show.redact.kinds import ALIAS, ALIASES, BY_SHAPE, FIELDS, MAP_SCHEMA, NOUNS, PLAIN
+from nccl_forensics.show.redact.leaks import left_in
 from nccl_forensics.show.redact.shapes import (
+    ENCODED,
     GENERIC,
     HAS_ENDING,
+    HEX,
     IPV4,
     IPV4_IN_NAME,
     IPV6,
@@ -41,19 +42,23 @@ from nccl_forensics.show.redact.shapes import (
     PLACE,
     PLACEHOLDER,
     REAL_IPV6,
-    SHORTEST_BARE,
     SHORTEST_NAME,
     SHORTEST_SPLIT,
     VERSION_BEFORE,
     Pattern,
     address_of,
+    decoded,
     fqdn,
     is_bare,
+    is_common_label,
     is_foreign,
+    is_no_machine,
     is_nobodys_address,
+    is_owned,
     is_public,
     key_of,
     kind_of,
+    labels_of_owner,
     patterns,
     spellings_of,
     trie_of,
@@ -62,7 +67,6 @@ from nccl_forensics.show.redact.vocabulary import (
     ESCAPES,
     TOKEN,
     all_common,
-    own_text,
     says_nothing,
     unescaped,
     vocabulary,
@@ -70,42 +74,17 @@ from nccl_forensics.show.redact.vocabulary import (
 )
 from nccl_forensics.text.messages import Message
 
-BY_SHAPE = frozenset({"ip", "mac", "gpu-uuid", "uuid", "mail", "lid", "job", "hostlist"})
-"""Kinds that their pattern finds wherever they stand, so that they need not be searched for by name."""
 SYSTEM = frozenset({"lib", "lib32", "lib64", "bin", "sbin", "proc", "sys", "boot", "dev", "usr", "kernel"})
 """Top folders that the distribution fills."""
 OWN_BELOW = frozenset({"usr/local", "usr/src", "usr/share", "dev/disk", "dev/mapper"})
 """Folders in them that it does not."""
-OWN = 12
-"""Characters on both sides that an original shares with our own text where that holds the same name as an example."""
-LONG = 10
-"""Characters from which on an original whose borders are not known is no chance."""
-SURE = frozenset({"secret", "mail", "gpu-uuid", "uuid"})
-"""Kinds that are leaks also inside longer words."""
 CUT_FROM = 100
 """Texts shorter than this were not cut anywhere in this tool."""
 T = TypeVar("T")
 _LEFT = r"(?:(?<![A-Za-z0-9])|(?-i:(?<=[a-z])(?=[A-Z])))"
 _RIGHT = r"(?:(?![A-Za-z0-9])|(?-i:(?<=[a-z])(?=[A-Z])))"
-_ENCODED = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/_-]{8,}={0,2}")
-_HEX = re.compile(r"(?<![0-9A-Fa-f])(?:[0-9A-Fa-f]{2}){5,}(?![0-9A-Fa-f])")
 _RUN_END = re.compile(r"[A-Za-z0-9][\w.@:/+=-]*$")
 _RUN_START = re.compile(r"[\w.@:/+=-]*[A-Za-z0-9=]")
-_PRINTABLE = bytes(range(32, 127))
-
-
-def _decoded(run: str) -> Iterator[str]:
-    """What a run of base64 may mean, at each of the four places where it can begin."""
-    plain = run.rstrip("=").replace("-", "+").replace("_", "/")
-    for shift in range(4):
-        piece = plain[shift:]
-        piece = piece[: len(piece) - (len(piece) % 4 == 1)]
-        try:
-            data = base64.b64decode(piece + "=" * (-len(piece) % 4))
-        except (ValueError, binascii.Error):
-            continue
-        if len(data) >= 5 and len(data.translate(None, _PRINTABLE)) <= 2:
-            yield data.decode("latin-1")
 
 
 class Redactor:
@@ -193,32 +172,26 @@ class Redactor:
     def _machine(self, name: str) -> str:
         """A machine's name: its first label an alias, its owner's domain another, in between the words of a path."""
         bare = name.strip(".")
-        if address := address_of(bare):
-            return self.alias("ip", bare) if not is_nobodys_address(bare) and address else name
-        low = bare.lower()
-        if " " in bare and all_common(bare):
-            return name  # 'the other node'
+        if address_of(bare):
+            return name if is_nobodys_address(bare) else self.alias("ip", bare)
         if process := NODE_ID.fullmatch(bare):
             return self._hostname(process[1]) + process[2]
-        if low in words_of("hosts") or GENERIC.fullmatch(bare) or PLACEHOLDER.fullmatch(bare) or is_public(low):
+        if is_no_machine(bare):
             return name
         first, *rest = bare.split(".")
-        if (
-            rest
-            and (len(rest) > 1 or rest[0].lower() not in words_of("ownerless"))
-            and rest[-1].lower() in words_of("endings")
-        ):
-            owner = self._domain(".".join(rest)) if rest[-1].lower() not in words_of("ownerless") else None
-            tail = owner if owner is not None else ".".join(self.words(r) for r in rest)
-        else:
-            tail = ".".join(self.words(r) for r in rest)
-        common = first.lower() in words_of("hosts") or (rest and first.lower() in vocabulary())
-        if not first or common or ALIAS.fullmatch(first):
-            head = first
-        else:
-            head = self._aliases.get(first.lower()) or self._new_host(first)
-            self._used.add(head)
-        return head + ("." + tail if rest else "")
+        head = first if is_common_label(first, in_domain=bool(rest)) else self._machine_label(first)
+        return ".".join([head, self._behind_the_label(rest)]) if rest else head
+
+    def _machine_label(self, first: str) -> str:
+        known = self._aliases.get(first.lower()) or self._new_host(first)
+        self._used.add(known)
+        return known
+
+    def _behind_the_label(self, rest: list[str]) -> str:
+        """What follows a machine's first label: its owner's domain, or words such as `local` and a cluster's name."""
+        if is_owned(rest):
+            return self._domain(".".join(rest))
+        return ".".join(self.words(label) for label in rest)
 
     def _new_host(self, first: str) -> str:
         while True:
@@ -236,8 +209,7 @@ class Redactor:
         if is_public(name.lower()):
             return name
         labels = name.split(".")
-        size = 3 if len(labels) > 2 and len(labels[-1]) == 2 and labels[-2].lower() in ("co", "ac", "com", "org") else 2
-        size = 3 if len(labels) > 2 and labels[-2].lower() in ("gov", "edu") and len(labels[-1]) == 2 else size
+        size = labels_of_owner(labels)
         owned = ".".join(labels[-size:])
         if len(labels) < 2 or ALIAS.fullmatch(owned):
             return name
@@ -562,14 +534,14 @@ class Redactor:
                 covered = self._found(self._matched(plain))
                 if covered != plain:
                     text = covered
-        text = _ENCODED.sub(self._put_encoded, text)
-        return _HEX.sub(self._put_hex, text)
+        text = ENCODED.sub(self._put_encoded, text)
+        return HEX.sub(self._put_hex, text)
 
     def _put_encoded(self, found: re.Match[str]) -> str:
         run = found[0]
         if ALIAS.search(run):
             return run
-        for plain in _decoded(run):
+        for plain in decoded(run):
             if self._found(plain) != plain or any(True for _ in self._shapes(plain)):
                 return self.alias("encoded", run)
         return run
@@ -625,54 +597,8 @@ class Redactor:
         return json.dumps(table, ensure_ascii=False, indent=1) + "\n"
 
     def leaks(self, outputs: Iterable[str], own: Container[str] = ()) -> list[str]:
-        """Kinds of which an original is left in finished outputs: as it is, escaped, encoded, in capitals, or split.
-        `own`: words, in lower case, that the outputs say themselves in another language than English."""
-        from nccl_forensics.lines.matchers import matcher
-
-        wanted: dict[str, str] = {}
-        for alias, original in self._originals.items():
-            kind = kind_of(alias)
-            if is_bare(kind, original) or (kind in BY_SHAPE - {"lid", "job"}):
-                for spelled in spellings_of(kind, original):
-                    wanted.setdefault(spelled.lower(), kind)
-        wanted = {k: v for k, v in wanted.items() if len(k) >= SHORTEST_BARE and k not in own}
-        if not wanted:
-            return []
-        literals = [k.encode() for k in wanted]
-        kinds = list(wanted.values())
-        find = matcher(literals)
-        found: set[str] = set()
-        for output in outputs:
-            for view, bordered in _views(output):
-                data = view.lower().encode("utf-8", "backslashreplace")
-                for number, end in find(memoryview(data)):
-                    start, kind = end - len(literals[number]), kinds[number]
-                    apart = not (data[max(0, start - 1) : start].isalnum() or data[end : end + 1].isalnum())
-                    long = len(literals[number]) >= (SHORTEST_SPLIT if kind in SURE else LONG)
-                    told = apart or (long and kind in SURE) if bordered else long
-                    ours = data[max(0, start - OWN) : end + OWN]
-                    if told and not _in_package(data, start) and ours not in own_text():
-                        found.add(kind)
-        return sorted(found)
-
-
-def _in_package(data: bytes, start: int) -> bool:
-    """Does the text at `start` lie in the path of an installed package?"""
-    line = data[max(0, start - 300) : start].decode("utf-8", "replace")
-    run = re.split(r"[\s\"'()<>]", line)[-1]
-    return re.search(r"(?:site|dist)-packages/|lib/python3\.\d+/", run) is not None
-
-
-def _views(output: str) -> Iterator[tuple[str, bool]]:
-    """What a curious reader might see in an output: (text, whether its words still have their borders)."""
-    output = re.sub(r"<style>.*?</style>|<script>.*?</script>", " ", output, flags=re.S)
-    yield output, True
-    plain = unescaped(re.sub(r"<wbr>", "", output))
-    yield plain, True
-    yield re.sub(r"<[^<>]{0,200}>|[\s\u200b\u00ad\ufeff]+|[\"',\\]", "", plain), False
-    hidden = [t for run in dict.fromkeys(_ENCODED.findall(output)) for t in _decoded(run)]
-    hidden += [bytes.fromhex(run).decode("latin-1") for run in dict.fromkeys(_HEX.findall(output))]
-    yield "\n".join(hidden), True
+        """Kinds of which an original is left in finished outputs; `own` as for `leaks.left_in`."""
+        return left_in(outputs, self._originals, own)
 
 
 def _collect(value: Any, field: str | None, fields: list[tuple[str, str]], texts: dict[str, None]) -> None:

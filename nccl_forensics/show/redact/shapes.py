@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import ipaddress
 import os
 import re
@@ -13,6 +15,7 @@ import regex
 
 from nccl_forensics import catalog
 from nccl_forensics.errors import InputError
+from nccl_forensics.show.redact.kinds import ALIAS
 from nccl_forensics.show.redact.vocabulary import all_common, vocabulary, words_of
 
 ENDINGS = (
@@ -219,3 +222,50 @@ def is_nobodys_address(text: str) -> bool:
 def is_public(name: str) -> bool:
     public = words_of("public")
     return name in public or any(name.endswith("." + p) for p in public if p not in words_of("hosting"))
+
+
+def is_no_machine(name: str) -> bool:
+    """Does what stands where a machine's name stands name nobody's machine: `the other node`, gpu0, github.com?"""
+    low = name.lower()
+    if " " in name and all_common(name):
+        return True
+    return bool(low in words_of("hosts") or GENERIC.fullmatch(name) or PLACEHOLDER.fullmatch(name) or is_public(low))
+
+
+def is_common_label(label: str, *, in_domain: bool) -> bool:
+    """Does a machine's first label say nothing of anybody? In a domain any word of ours does (`node.acme.com`)."""
+    low = label.lower()
+    if not label or low in words_of("hosts") or ALIAS.fullmatch(label):
+        return True
+    return in_domain and low in vocabulary()
+
+
+def is_owned(labels: Sequence[str]) -> bool:
+    """Do the labels behind a machine's first one end in a domain that somebody has registered?"""
+    return len(labels) > 0 and labels[-1].lower() in words_of("endings") - words_of("ownerless")
+
+
+def labels_of_owner(labels: Sequence[str]) -> int:
+    """How many of a domain's last labels its owner has registered: two, but three below co.uk or edu.au."""
+    below_a_country = len(labels) > 2 and len(labels[-1]) == 2
+    return 3 if below_a_country and labels[-2].lower() in ("co", "ac", "com", "org", "gov", "edu") else 2
+
+
+ENCODED = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/_-]{8,}={0,2}")
+HEX = re.compile(r"(?<![0-9A-Fa-f])(?:[0-9A-Fa-f]{2}){5,}(?![0-9A-Fa-f])")
+"""Text that may be base64, or bytes in hexadecimal."""
+_PRINTABLE = bytes(range(32, 127))
+
+
+def decoded(run: str) -> Iterator[str]:
+    """What a run of base64 may mean, at each of the four places where it can begin."""
+    plain = run.rstrip("=").replace("-", "+").replace("_", "/")
+    for shift in range(4):
+        piece = plain[shift:]
+        piece = piece[: len(piece) - (len(piece) % 4 == 1)]
+        try:
+            data = base64.b64decode(piece + "=" * (-len(piece) % 4))
+        except (ValueError, binascii.Error):
+            continue
+        if len(data) >= 5 and len(data.translate(None, _PRINTABLE)) <= 2:
+            yield data.decode("latin-1")

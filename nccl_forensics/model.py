@@ -17,7 +17,8 @@ from nccl_forensics.fields import FlagField, MeasureField, NumberField, NumbersF
 from nccl_forensics.text.visible import CONTEXT, neighbour
 
 Role = Literal["cause", "symptom", "consequence", "context"]
-"""What an event can prove. `consequence` follows another failure and never counts against anybody."""
+"""What an event can prove: a `cause` may be why the job died, a `symptom` shows that something is wrong with who writes
+it, a `consequence` follows another failure and never counts against anybody, `context` only helps to read the rest."""
 Severity = Literal["critical", "error", "warning", "info"]
 Status = Literal["read", "partial", "skipped", "failed"]
 TimeBasis = Literal["stamp", "neighbour", "derived", "none"]

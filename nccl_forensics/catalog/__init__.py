@@ -6,6 +6,7 @@ from nccl_forensics.catalog.cause import Cause, causes, causes_marked
 from nccl_forensics.catalog.evidence_weight import weight, weights
 from nccl_forensics.catalog.kind import Kind, kinds, kinds_by, kinds_marked
 from nccl_forensics.catalog.signature import KernelEntry, kernel_entries, kernel_noise
+from nccl_forensics.catalog.step import Step, steps
 from nccl_forensics.catalog.tables import CatalogError, load
 from nccl_forensics.catalog.xid import SxidEntry, XidEntry, sxids, xids
 
@@ -14,6 +15,7 @@ __all__ = [
     "Cause",
     "KernelEntry",
     "Kind",
+    "Step",
     "SxidEntry",
     "XidEntry",
     "causes",
@@ -24,6 +26,7 @@ __all__ = [
     "kinds_by",
     "kinds_marked",
     "load",
+    "steps",
     "sxids",
     "weight",
     "weights",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from nccl_forensics import catalog
+from nccl_forensics.catalog import Step
 from nccl_forensics.model import Action, Hypothesis, Verdict
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import Message, filled, say
@@ -23,11 +23,11 @@ def actions(verdict: Verdict, top: Hypothesis | None, case: Case) -> tuple[Actio
     names = _names(verdict)
     return tuple(
         Action(
-            do=Message(entry["do"], names),
-            because=Message(entry["because"], names),
-            command=filled(entry["command"], names) if entry.get("command") else None,
+            do=Message(step.do, names),
+            because=Message(step.because, names),
+            command=filled(step.command, names) if step.command else None,
         )
-        for entry in _entries(verdict, top, case)[:MOST_ACTIONS]
+        for step in _steps(verdict, top, case)[:MOST_ACTIONS]
     )
 
 
@@ -42,21 +42,20 @@ def _collect(missing: Sequence[str]) -> tuple[Action, ...]:
     )
 
 
-def _entries(verdict: Verdict, top: Hypothesis, case: Case) -> list[Mapping[str, Any]]:
-    """The catalogue's rows to follow: those for the very kind of this failure first, or instead of all others."""
-    rows = _fitting(verdict, case)
-    exact = [row for row in rows if row.get("detail") and row["detail"] == top.detail]
-    if any(row.get("instead") for row in exact):
+def _steps(verdict: Verdict, top: Hypothesis, case: Case) -> list[Step]:
+    """The catalogue's steps to take: those for the very kind of this failure first, or instead of all others."""
+    fitting = _fitting(verdict, case)
+    exact = [step for step in fitting if step.detail and step.detail == top.detail]
+    if any(step.instead for step in exact):
         return exact
-    return exact + [row for row in rows if not row.get("detail")]
+    return exact + [step for step in fitting if not step.detail]
 
 
-def _fitting(verdict: Verdict, case: Case) -> list[Mapping[str, Any]]:
-    """The catalogue's rows for this cause that need nothing else than what is known."""
+def _fitting(verdict: Verdict, case: Case) -> list[Step]:
+    """The catalogue's steps about this cause that need nothing else than what is known."""
     card = "gpu" if verdict.gpus else "no gpu"
     log = "kernel log" if kernel_logs(verdict, case) else "no kernel log"
-    rows = catalog.load("actions")["action"]
-    return [row for row in rows if row["cause"] == verdict.cause and row.get("needs") in (None, card, log)]
+    return [step for step in catalog.steps() if step.cause == verdict.cause and step.needs in (None, card, log)]
 
 
 def _names(verdict: Verdict) -> dict[str, str]:

@@ -508,7 +508,7 @@ class _Places:
         near = self.timed
         if near is None or near.time_ns is None or is_dated(near.time_ns) != is_dated(event.time_ns):
             return every
-        if self.aligned.slack_ns(event, near) is None:
+        if len(self.aligned.apart(event, near)) > 1:
             return every  # its clock's zone is not known
         found = self._at(event.time_ns)
         if event.cause in STAYS:

@@ -10,13 +10,11 @@ from typing import Any, TypeVar
 
 from nccl_forensics.catalog import kinds_marked, weight
 from nccl_forensics.intake.sniff import HOST_FORMATS
-from nccl_forensics.model import Detail, Event, InputRow, Reconstruction, number
+from nccl_forensics.model import Detail, Event, Evidence, InputRow, Reconstruction, number
 from nccl_forensics.names import short
-from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say
-from nccl_forensics.text.moments import SECOND, is_dated
+from nccl_forensics.verdict.timing import IN_TIME, Timing, Timings
 from nccl_forensics.when.aligned import Aligned
-from nccl_forensics.when.zones import SKEW_S
 from nccl_forensics.who.identities import Identities
 
 DETECTED = kinds_marked("notices")
@@ -25,10 +23,6 @@ JOB_KINDS = kinds_marked("of-failure")
 """Lines that a failing training job writes, as against a kernel."""
 
 T = TypeVar("T")
-Timing = tuple[float, str | None]
-"""(log-odds, words) for when an event came relative to the job's failure."""
-IN_TIME: Timing = (0.0, None)
-"""Nothing in its time speaks against it."""
 
 
 def _handled(event: Event) -> bool:
@@ -154,15 +148,6 @@ class Case:
     def _starts(self) -> list[int]:
         return sorted(e.time_ns for e in self.of(*STARTS_ANEW) if e.time_ns is not None)
 
-    def _steps_after(self, time_ns: int) -> int | None:
-        """The last step that ended later than that, if the job wasn't started anew in between."""
-        if not self._steps or self._steps[-1] <= time_ns:
-            return None
-        last = self._steps[-1]
-        at = bisect.bisect_right(self._starts, time_ns)
-        again = at < len(self._starts) and self._starts[at] < last
-        return None if again else last
-
     @cached_property
     def _marks(self) -> dict[str, list[tuple[int, Detail]]]:
         """Source → (line, step; None where a run starts or ends), by line."""
@@ -206,10 +191,35 @@ class Case:
                 starts.append(event.time_ns - waited_ms * 1_000_000)
         return min(starts, default=None)
 
-    @staticmethod
-    def margin_ns(a: Event, b: Event, slack: int) -> int:
-        """How far their times must be apart for their order to be weighed; `slack`: for it to be claimed."""
-        return min(slack, (a.uncertainty_ns or 0) + (b.uncertainty_ns or 0) + SKEW_S * SECOND)
+    @cached_property
+    def _timings(self) -> Timings:
+        seen = self.detected
+        if seen is None or seen.time_ns is None:
+            seen = self._dumped or seen
+        return Timings(self.aligned, seen, self.onset_ns, self._steps, self._starts, self.of_hosts)
+
+    @property
+    def _dumped(self) -> Event | None:
+        """Where dumps alone tell: when the wait that they show had lasted as long as it may, on their clocks (UTC)."""
+        group = next(iter(self.collectives.groups), None)
+        if group is None or group.first_arrival_ns is None:
+            return None
+        calls = [c for c in self.collectives.counters if c.last_created_ns is not None and c.source is not None]
+        if not calls:
+            return None
+        newest = max(calls, key=lambda c: c.last_created_ns or 0)
+        ended_ns = group.first_arrival_ns + (group.timeout_ms or 0) * 1_000_000
+        return Event(
+            kind="flight-recorder-dump",
+            role="context",
+            evidence=Evidence(source=newest.source or "", line=None, text=""),
+            rank=newest.rank,
+            host=newest.host,
+            time_ns=max(ended_ns, newest.last_created_ns or 0),
+            clock=f"{newest.host}: clock of its dumps",
+            uncertainty_ns=1_000_000,
+            time_basis="stamp",
+        )
 
     def timing(self, event: Event) -> Timing:
         """When this event came relative to the job's failure; `IN_TIME` if there is no job."""
@@ -217,68 +227,17 @@ class Case:
             return IN_TIME
         if event.time_basis != "stamp" and self.went_on(event):
             return weight("long_before"), say("the job made further steps after it")
-        seen = self.detected
-        if seen is None or seen.time_ns is None or event.time_ns is None:
-            if _is_from_an_earlier_boot(event):
-                return weight("earlier_boot"), say("it is from an earlier boot, and its time cannot be shown")
-            return weight("order_unknown"), say("its time against the job's cannot be shown")
-        slack = self.aligned.slack_ns(event, seen)
-        if slack is None:
-            return _timing_without_zone(event, event.time_ns, seen.time_ns)
-        if is_dated(event.time_ns) != is_dated(seen.time_ns):
-            return weight("order_unknown"), say("the year of one of them is not known")
-        return self._timing_in_order(event, event.time_ns, seen, seen.time_ns, slack)
+        return self._timings.of(event)
 
-    def _timing_in_order(self, event: Event, time_ns: int, seen: Event, seen_ns: int, slack: int) -> Timing:
-        """For an event whose time can be compared with when the job noticed."""
-        onset = self.onset_ns if self.onset_ns is not None else seen_ns
-        margin = self.margin_ns(event, seen, slack)
-        if time_ns - seen_ns > margin + 2 * SECOND and self.aligned.before(event, seen) is False:
-            return weight("too_late"), say("it came after the job had given up")
-        if time_ns < onset - LONG_BEFORE_S * SECOND - margin:
-            return weight("long_before"), say("it came long before, and the job went on")
-        if (step_ns := self._steps_after(time_ns + margin + STEP_S * SECOND)) is not None:
-            gone = phrases.duration((step_ns - time_ns) / SECOND)
-            return weight("long_before"), say("the job still made progress {gone} after it", gone=gone)
-        late = time_ns - onset - margin > WAITED_S * SECOND
-        if late and event.evidence.source in self.of_hosts and event.kind not in SLOW_TO_SHOW:
-            waited = phrases.duration((time_ns - onset) / SECOND)
-            return weight("while_waiting"), say("the others had already been waiting for {time}", time=waited)
-        return IN_TIME
-
-
-def _is_from_an_earlier_boot(event: Event) -> bool:
-    return event.boot is not None and event.boot < 0
-
-
-def _timing_without_zone(event: Event, time_ns: int, seen_ns: int) -> Timing:
-    """For an event on a clock whose zone is only assumed: that can be off by whole quarters of an hour.
-
-    So minutes prove nothing, but a day does.
-    """
-    comparable = is_dated(time_ns) == is_dated(seen_ns)
-    if comparable and abs(time_ns - seen_ns) > MOST_ZONES_S * SECOND:
-        return weight("long_before"), say("it came more than a day away from the job's failure")
-    if _is_from_an_earlier_boot(event):
-        return weight("earlier_boot"), say("it is from an earlier boot, and its clock's zone is not known")
-    return weight("order_unknown"), say("its clock's zone is not known, so the order cannot be shown")
+    def order_is_shown(self, event: Event) -> bool:
+        """Do the clocks show when this came, if it is to be why the job stopped? True where there is no job."""
+        return not self.job or self._timings.is_shown(event)
 
 
 ONE_START = 25
 """Lines within which several boot messages belong to one start. Our judgement."""
 STARTS_ANEW = tuple(sorted(kinds_marked("parts-starts")))
 """Lines between a fault and a step that show two runs or attempts."""
-STEP_S = 90
-"""A step of the whole job that ends later than this after a fault was made without what the fault took. Our judgement:
-the steps of large models take up to a minute."""
-MOST_ZONES_S = 26 * 3600
-"""How far two zones can be apart (UTC-12 and UTC+14)."""
-WAITED_S = 60
-"""So long after the first waiter began, a fault of hardware is rather a consequence, or found late. Our judgement."""
-SLOW_TO_SHOW = kinds_marked("slow-to-show")
-"""Kinds that a kernel logs only after minutes of waiting (kernel.hung_task_timeout_secs is 120 by default)."""
-LONG_BEFORE_S = 3600
-"""A fault that kills a rank shows in the next collective, so within one step; an hour is generous. Our judgement."""
 
 
 def listed(event: Event) -> tuple[int, ...]:

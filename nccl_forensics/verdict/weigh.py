@@ -19,6 +19,8 @@ from nccl_forensics.waits.watchdogs import waiting_ranks
 
 SUREST = 0.98
 """No log proves more than this. Our judgement."""
+ORDER_NOT_SHOWN = 0.79
+"""The surest that may be said of a cause where no clock shows that it came in time: suspected, not identified."""
 SPEAKS_FOR_ALL = causes_marked("strikes-all")
 """Causes that strike more ranks than one, so that one late rank neither proves nor refutes them."""
 SAME_STORY = {id_: cause.gives_way_to for id_, cause in causes().items() if cause.gives_way_to}
@@ -443,6 +445,13 @@ def weigh(found: Sequence[Finding], case: Case) -> list[Hypothesis]:
     return sorted(hypotheses, key=lambda h: (-h.confidence, h.cause, h.ranks))
 
 
+def _at_most(draft: Draft, case: Case) -> float:
+    """How sure one may be of a draft: less as long as nothing that speaks for its cause is shown to come in time."""
+    speaking = [e for f in draft.findings if f.weight > WORTH_CITING and f.cause == draft.cause for e in f.events[:1]]
+    shown = draft.cause in advice.LOCATES or not speaking or any(map(case.order_is_shown, speaking))
+    return SUREST if shown else ORDER_NOT_SHOWN
+
+
 def _hypothesis(draft: Draft, log_odds: float, posterior: float, case: Case) -> Hypothesis:
     hosts, gpus = draft.places(case.known)
     strongest_first = sorted(draft.findings, key=lambda f: -f.weight)
@@ -452,7 +461,7 @@ def _hypothesis(draft: Draft, log_odds: float, posterior: float, case: Case) -> 
         hosts=tuple(sorted(hosts)),
         gpus=tuple(sorted(gpus, key=lambda g: (g.host or "", g.pci or ""))),
         log_odds=log_odds,
-        confidence=min(_calibrated(posterior) if case.job else posterior, SUREST),
+        confidence=min(_calibrated(posterior) if case.job else posterior, _at_most(draft, case)),
         findings=(*draft.findings, *(b for b in draft.borrowed if b not in draft.findings)),
         detail=next((f.detail for f in strongest_first if f.detail), None),
         posterior=posterior,

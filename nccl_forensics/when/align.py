@@ -24,6 +24,7 @@ from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND, is_dated, moment
 from nccl_forensics.when import between
 from nccl_forensics.when.aligned import Aligned, Arrival, ordered, whose_clock
+from nccl_forensics.when.belief import Beliefs, ZoneOf
 from nccl_forensics.when.readings import Readings
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class _Placed:
     """Clocks whose zone is only assumed."""
     owners: Mapping[str, str]
     """Clock → whose it is."""
+    beliefs: Beliefs
+    """How likely each zone is."""
 
     def whose(self, event: Event) -> str:
         return self.owners[event.clock] if event.clock is not None else ""
@@ -99,6 +102,7 @@ class _Recorded:
 def _placed(events: Sequence[Event], readings: Readings) -> _Placed:
     clocks: dict[str, ClockRow] = {}
     assumed: set[str] = set()
+    zones: dict[str, ZoneOf] = {}
     placed: list[Event] = []
     for event in events:
         boot, reading = readings.boot(event), readings.read(event)
@@ -107,8 +111,10 @@ def _placed(events: Sequence[Event], readings: Readings) -> _Placed:
             continue
         if reading.clock not in clocks:
             clocks[reading.clock] = reading.row(event)
+            zones[reading.clock] = readings.zone(event, reading)
         if reading.assumed:
             assumed.add(reading.clock)
+            zones[reading.clock] = readings.zone(event, reading)
         placed.append(
             replace(
                 event,
@@ -123,7 +129,7 @@ def _placed(events: Sequence[Event], readings: Readings) -> _Placed:
     for event in placed:
         if event.clock is not None and event.clock not in owners:
             owners[event.clock] = whose_clock(event, event.clock in assumed)
-    return _Placed(placed, clocks, frozenset(assumed), owners)
+    return _Placed(placed, clocks, frozenset(assumed), owners, Beliefs(zones))
 
 
 def _compared(placed: _Placed, recorded: _Recorded) -> Aligned:
@@ -134,7 +140,13 @@ def _compared(placed: _Placed, recorded: _Recorded) -> Aligned:
         machines |= {short(host) for host in recorded.places.values() if host}
     if len(machines) < 2:
         rows = tuple(placed.clocks[name] for name in sorted(placed.clocks))
-        return Aligned(tuple(placed.events), rows, placed.assumed, steps=tuple(_told_steps(placed.events)))
+        return Aligned(
+            tuple(placed.events),
+            rows,
+            placed.assumed,
+            steps=tuple(_told_steps(placed.events)),
+            beliefs=placed.beliefs,
+        )
     offsets = _offsets(placed, recorded)
     moved = [_moved(event, offsets, owners) for event in placed.events]
     clocks = {name: _row(row, owners, offsets) for name, row in placed.clocks.items()}
@@ -147,6 +159,7 @@ def _compared(placed: _Placed, recorded: _Recorded) -> Aligned:
         frozenset(offsets.clocks),
         (*offsets.steps, *unseen),
         offsets,
+        placed.beliefs,
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from nccl_forensics.model import ClockRow, Event, InputRow
 from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND, is_dated
+from nccl_forensics.when.belief import SHOWN, SURE, Beliefs, Chances
 
 if TYPE_CHECKING:
     from nccl_forensics.when.offsets import Offsets, Step
@@ -39,24 +40,33 @@ class Aligned:
     """By reference time; those with none stand where their neighbours in the file put them."""
     clocks: tuple[ClockRow, ...]
     assumed: frozenset[str]
-    """Clocks whose zone is only assumed: they can't be ordered against other clocks."""
+    """Clocks whose zone is only assumed: in UTC, until `apart` says how likely that is."""
     compared: frozenset[str] = frozenset()
     """Whose clocks (`whose`) are bound to the reference by what they have to do with each other."""
     steps: tuple[Step, ...] = ()
     """Clocks that were set while they wrote."""
     offsets: Offsets | None = None
     """By how much clocks differ; None: there is only one."""
+    beliefs: Beliefs = field(default_factory=Beliefs)
+    """How likely other zones are than those that the times were read in."""
 
     def whose(self, event: Event) -> str:
         """The clock behind a stamp: that of its host; of its file where the host isn't known."""
         return whose_clock(event, event.clock in self.assumed)
 
-    def slack_ns(self, a: Event, b: Event) -> int | None:
-        """How far their times must be apart for an order to be claimed; None: no distance is enough. Both have one."""
+    def apart(self, a: Event, b: Event) -> Chances:
+        """By how much (time of `a`) - (time of `b`) may be wrong by zones, and how likely: to be taken off."""
+        if self.whose(a) in self.compared and self.whose(b) in self.compared:
+            return SHOWN
+        return self.beliefs.apart(a.clock, b.clock)
+
+    def slack_ns(self, a: Event, b: Event, apart_ns: int = 0) -> int:
+        """How far their times must be apart for an order to be claimed, if zones are wrong by this. Both have one."""
         slack = self._slack_on_one_clock(a, b) if a.clock == b.clock else self._slack_between_clocks(a, b)
-        if slack is None or not self.steps or a.time_ns is None or b.time_ns is None:
+        if not self.steps or a.time_ns is None or b.time_ns is None:
             return slack
-        low, high = min(a.time_ns, b.time_ns), max(a.time_ns, b.time_ns)
+        times = a.time_ns - apart_ns, b.time_ns
+        low, high = min(times), max(times)
         whose = {self.whose(a), self.whose(b)}
         for step in self.steps:
             reach = abs(step.by_ns)
@@ -69,15 +79,13 @@ class Aligned:
         """What its lines state needs none."""
         return sum(e.uncertainty_ns or 0 for e in (a, b) if e.time_basis != "stamp")
 
-    def _slack_between_clocks(self, a: Event, b: Event) -> int | None:
+    def _slack_between_clocks(self, a: Event, b: Event) -> int:
         """Both error bars, and what two hosts may be apart by unless something watches both clocks."""
         mine, other = self.whose(a), self.whose(b)
         tied = mine in self.compared and other in self.compared
-        if not tied and (a.clock in self.assumed or b.clock in self.assumed):
-            return None
         slack = (a.uncertainty_ns or 0) + (b.uncertainty_ns or 0)
         watched = tied and self._watched(a, mine) and self._watched(b, other)
-        of_one_host = mine == other and a.host is not None and b.host is not None
+        of_one_host = a.host is not None and b.host is not None and short(a.host) == short(b.host)
         if not watched and not of_one_host and not _written_so(a, b):
             slack += UNCOMPARED_S * SECOND
         return slack
@@ -89,15 +97,20 @@ class Aligned:
         return self.offsets.holds(owner, event.time_ns)
 
     def before(self, a: Event, b: Event) -> bool | None:
-        """Did `a` happen before `b`? None when the error bars, or a clock that is only assumed, leave it open."""
+        """Did `a` happen before `b`? None when the error bars, or zones that nothing proves, leave it open."""
         if a.time_ns is None or b.time_ns is None:
             return None
         if a.clock != b.clock and is_dated(a.time_ns) != is_dated(b.time_ns):
             return None  # one of them has no year
-        slack = self.slack_ns(a, b)
-        if slack is None or abs(a.time_ns - b.time_ns) <= slack:
-            return None
-        return a.time_ns < b.time_ns
+        earlier = later = 0.0
+        for apart_ns, chance in self.apart(a, b).items():
+            gap_ns = a.time_ns - apart_ns - b.time_ns
+            if abs(gap_ns) > self.slack_ns(a, b, apart_ns):
+                earlier += chance if gap_ns < 0 else 0.0
+                later += chance if gap_ns > 0 else 0.0
+        if earlier >= SURE:
+            return True
+        return False if later >= SURE else None
 
 
 def _written_so(a: Event, b: Event) -> bool:

@@ -57,8 +57,13 @@ class Uptime(NamedTuple):
     """What to add to it for UTC."""
     bar_ns: int
     """Half-width of the error bar."""
-    assumed: bool
-    """The zone is only assumed."""
+    basis: str
+    """How the zone is known, as ClockRow.basis has it."""
+
+    @property
+    def assumed(self) -> bool:
+        """Is the zone only assumed?"""
+        return self.basis == "assumed"
 
 
 Boot = tuple[str, int]
@@ -91,12 +96,11 @@ def boot_offsets(
     samples: dict[Boot, list[Uptime]] = defaultdict(list)
     for line in lines:
         if (epoch_ns := number(line.event, "epoch_ns")) is not None:
-            samples[line.boot].append(Uptime(epoch_ns - line.uptime_ns, BESIDE_NS, False))
+            samples[line.boot].append(Uptime(epoch_ns - line.uptime_ns, BESIDE_NS, "reference"))
         if line.stamp.wall_ns is not None and line.uptime_ns > INGESTED_NS:
             wall_ns = walls[id(line.event)]
             east_ns, basis, _ = zone_of(line.stamp, wall_ns, line.event, zones, declared, rows)
-            bar_ns, assumed = line.stamp.resolution_ns, basis == "assumed"
-            samples[line.boot].append(Uptime(wall_ns - east_ns - line.uptime_ns, bar_ns, assumed))
+            samples[line.boot].append(Uptime(wall_ns - east_ns - line.uptime_ns, line.stamp.resolution_ns, basis))
     return _with_same_xids({boot: _middle(inside) for boot, inside in samples.items()}, lines)
 
 
@@ -105,7 +109,9 @@ def _middle(samples: Sequence[Uptime]) -> Uptime:
     narrowest = min(sample.bar_ns for sample in samples)
     chosen = [sample for sample in samples if sample.bar_ns == narrowest]
     offset_ns = int(median(sample.offset_ns for sample in chosen))
-    return Uptime(offset_ns, narrowest, all(sample.assumed for sample in chosen))
+    bases = {sample.basis for sample in chosen}
+    surest = next((basis for basis in ("reference", "shared-event", "declared") if basis in bases), "assumed")
+    return Uptime(offset_ns, narrowest, surest)
 
 
 def _with_same_xids(known: Mapping[Boot, Uptime], lines: Iterable[_Line]) -> dict[Boot, Uptime]:

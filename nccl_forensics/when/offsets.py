@@ -146,7 +146,7 @@ class Offsets:
         if not segments:
             return None
         reading = float(reading_ns - self._base)
-        chosen = segments[-1:] if newest else [s for n, s in enumerate(segments) if _covers(segments, n, reading)]
+        chosen = segments[-1:] if newest else _covering(segments, reading)
         main = chosen[-1]
         moment = reading - main.shift(reading)
         shift = main.shift(moment)
@@ -240,6 +240,18 @@ def after_cut(cut: Cut, before: Segment, base: int) -> Segment:
     new.begin = new.end = cut.at
     new.first = new.last = float(told.after_ns - base)
     return new
+
+
+def _covering(segments: Sequence[Segment], reading: float) -> list[Segment]:
+    """The segments in which the clock can have read this, in order; never empty.
+
+    Readings of a clock that was set back more than once can lie in none of them: then those on both sides count.
+    """
+    covering = [s for n, s in enumerate(segments) if _covers(segments, n, reading)]
+    if covering:
+        return covering
+    nearest = sorted(range(len(segments)), key=lambda n: max(segments[n].first - reading, reading - segments[n].last))
+    return [segments[n] for n in sorted(nearest[:2])]
 
 
 def _covers(segments: Sequence[Segment], number: int, reading: float) -> bool:

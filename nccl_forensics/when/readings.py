@@ -8,8 +8,10 @@ from datetime import tzinfo
 from typing import TYPE_CHECKING
 
 from nccl_forensics.model import ClockRow, Event, InputRow, Stamp
+from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND
 from nccl_forensics.when.aligned import DRIFT_PPM, DRIFT_S, Arrival
+from nccl_forensics.when.belief import ZoneOf
 from nccl_forensics.when.boots import Uptime, boot_offsets, boots_of
 from nccl_forensics.when.host_zones import zones_of_hosts
 from nccl_forensics.when.job_zones import zones_of_jobs
@@ -18,6 +20,10 @@ from nccl_forensics.when.zones import Zones, is_of_host, zone_of
 
 if TYPE_CHECKING:
     from nccl_forensics.when.meetings import Entered
+
+
+UNZONED = ("boot-time", "none")
+"""Bases of clocks whose offset is no zone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +45,8 @@ class Reading:
     """Half-width of the error bar of the first offset that was found."""
     assumed: bool = False
     """The zone is only assumed."""
+    declared: bool = False
+    """The zone is only the user's word."""
 
     def row(self, event: Event) -> ClockRow:
         """The clock's row, by its first event."""
@@ -100,6 +108,16 @@ class Readings:
             return self._by_wall(event, stamp)
         return self._by_uptime(event, stamp.boot_ns) if stamp.boot_ns is not None else None
 
+    def zone(self, event: Event, reading: Reading) -> ZoneOf:
+        """What is known of the zone of the clock that this event's reading was taken from."""
+        return ZoneOf(
+            host=short(event.host) if event.host else None,
+            of_host=is_of_host(event, self.rows),
+            east_ns=-reading.offset_ns if reading.basis not in UNZONED and reading.offset_ns is not None else 0,
+            proved=not (reading.assumed or reading.declared),
+            declared=reading.declared,
+        )
+
     def _by_wall(self, event: Event, stamp: Stamp) -> Reading:
         wall_ns = self.walls[id(event)]
         east_ns, basis, note = zone_of(stamp, wall_ns, event, self.zones, self.declared, self.rows)
@@ -115,6 +133,7 @@ class Readings:
             offset_ns=-east_ns,
             offset_bar_ns=bar_ns,
             assumed=basis == "assumed",
+            declared=basis == "declared",
         )
 
     def _by_uptime(self, event: Event, boot_ns: int) -> Reading:
@@ -132,6 +151,7 @@ class Readings:
             offset_ns=uptime.offset_ns,
             offset_bar_ns=uptime.bar_ns,
             assumed=uptime.assumed,
+            declared=uptime.basis == "declared",
         )
 
     def _name(self, event: Event, basis: str) -> str:

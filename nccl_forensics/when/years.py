@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from nccl_forensics.model import Event, InputRow, number
 from nccl_forensics.names import short
-from nccl_forensics.text.moments import SECOND
+from nccl_forensics.text.moments import SECOND, is_dated
 from nccl_forensics.when.aligned import Arrival
 
 DAY = 86_400 * SECOND
@@ -30,6 +30,13 @@ def with_year(wall_ns: int, year: int) -> int:
     except ValueError:
         moved = moment.replace(year=year, month=3, day=1)
     return int(moved.timestamp()) * SECOND + rest
+
+
+def apart_in_any_year(wall_ns: int, other_ns: int) -> int:
+    """How far two times are apart at least, of which one is dated and one has no year, ns."""
+    dated, unsaid = (wall_ns, other_ns) if is_dated(wall_ns) else (other_ns, wall_ns)
+    year = _year(dated)
+    return min(abs(with_year(unsaid, year + by) - dated) for by in (-1, 0, 1))
 
 
 ROTATED = re.compile(r"^(?P<base>[A-Za-z_][\w-]*(?:\.log)?)(?:\.(?P<age>\d{1,3}))?(?:\.(?:gz|xz|zst|bz2))?$")

@@ -96,10 +96,10 @@ def zone_of(
     """(ns east of UTC, basis, note)."""
     if stamp.zone_s is not None:
         return stamp.zone_s * SECOND, "reference", "the zone is written in the line"
+    if found := zones.of(event) if is_of_host(event, rows) else zones.of_files.get(event.evidence.source):
+        return found.east_ns, "shared-event", found.why
     if declared is not None:
         moment = datetime.fromtimestamp(wall // SECOND, timezone.utc).replace(tzinfo=None)
         east = declared.utcoffset(moment) or timedelta(0)
         return int(east.total_seconds()) * SECOND, "declared", "zone given with --timezone"
-    if found := zones.of(event) if is_of_host(event, rows) else zones.of_files.get(event.evidence.source):
-        return found.east_ns, "shared-event", found.why
     return 0, "assumed", "no zone is written; read as UTC (give --timezone to change that)"

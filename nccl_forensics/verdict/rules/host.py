@@ -26,6 +26,7 @@ from nccl_forensics.verdict.rules.host_processes import (
     seen_killed,
     without_strangers,
 )
+from nccl_forensics.verdict.timing import margin_ns
 
 WITH_ITS_CARD = kinds_marked("with-its-card")
 """Signatures that rules/gpu.py weighs together with the Xids of their card, or only tells beside them."""
@@ -425,9 +426,11 @@ def _over_before_the_wait(case: Case, near: Sequence[Event], end: _End) -> tuple
     seen = case.detected
     if seen is None or seen.time_ns is None:
         return None
+    if len(case.aligned.apart(near[0], seen)) > 1:
+        return None  # by hours, for all that is known
     slack = case.aligned.slack_ns(near[0], seen)
     begin = case.onset_ns if case.onset_ns is not None else seen.time_ns
-    if slack is None or end.at_ns + case.margin_ns(near[0], seen, slack) >= begin:
+    if end.at_ns + margin_ns(near[0], seen, slack) >= begin:
         return None
     if end.is_said:
         time = phrases.duration((begin - end.at_ns) / SECOND)

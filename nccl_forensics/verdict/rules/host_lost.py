@@ -85,7 +85,7 @@ def log_stops(case: Case) -> Iterator[Finding]:
         shift, why = case.timing(start)
         if boot.lines and case.timing(boot.lines[-1])[1] != why:
             shift, why = 0.0, None  # it stopped somewhere between its last line and this start, so perhaps in time
-        order_unknown = why is not None and "cannot" in why
+        order_unknown = shift > weight("long_before") and not case.order_is_shown(start)
         yield Finding(
             cause="node_lost",
             says=say(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nccl_forensics.model import Event, Evidence, InputRow, Stamp
 from nccl_forensics.text.moments import SECOND
-from nccl_forensics.verdict.timing import IN_TIME, Timings
+from nccl_forensics.verdict.timing import IN_TIME, Failure, Timings
 from nccl_forensics.when.align import align
 from nccl_forensics.when.aligned import Aligned
 from nccl_forensics.when.belief import COMMON, HOUR, SHOWN, SURE, Beliefs, ZoneOf
@@ -19,6 +19,7 @@ from nccl_forensics.when.belief import COMMON, HOUR, SHOWN, SURE, Beliefs, ZoneO
 NOON_NS = 1_795_608_000 * SECOND
 """2026-11-25 12:00:00 as written."""
 WAITED_NS = 600 * SECOND
+HOSTS = frozenset({"kern.log"})
 
 zones = st.builds(
     ZoneOf,
@@ -67,7 +68,7 @@ def timing(made: Aligned) -> tuple[Timings, Event]:
     fault = next(e for e in made.events if e.kind == "xid")
     seen = next(e for e in made.events if e.kind == "watchdog-timeout")
     assert seen.time_ns is not None
-    return Timings(made, seen, seen.time_ns - WAITED_NS, (), (), frozenset({"kern.log"})), fault
+    return Timings(made, (Failure(seen, seen.time_ns, seen.time_ns - WAITED_NS),), (), (), HOSTS), fault
 
 
 KERNEL, JOB = of("kern.log", host=True), of("job.log", host=False)
@@ -130,8 +131,8 @@ def test_where_the_users_word_makes_a_fault_too_late_that_is_said_and_turns_noth
 def test_an_order_by_days_needs_no_zone_and_one_by_minutes_does() -> None:
     far = pair(KERNEL, of("job.log", host=False, zone_s=0), 3 * 86_400)
     near = pair(KERNEL, of("job.log", host=False, zone_s=0), 900)
-    assert far.before(*(timing(far)[1], timing(far)[0].seen)) is True  # type: ignore[arg-type]
-    assert near.before(*(timing(near)[1], timing(near)[0].seen)) is None  # type: ignore[arg-type]
+    assert far.before(*(timing(far)[1], timing(far)[0].failures[0].seen)) is True
+    assert near.before(*(timing(near)[1], timing(near)[0].failures[0].seen)) is None
 
 
 def test_a_shown_order_is_nearly_sure() -> None:

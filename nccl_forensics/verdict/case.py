@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ from nccl_forensics.intake.sniff import HOST_FORMATS
 from nccl_forensics.model import Detail, Event, Evidence, InputRow, Reconstruction, number
 from nccl_forensics.names import short
 from nccl_forensics.text.messages import say
-from nccl_forensics.verdict.timing import IN_TIME, Timing, Timings
+from nccl_forensics.verdict.timing import IN_TIME, Failure, Timing, Timings
 from nccl_forensics.when.aligned import Aligned
 from nccl_forensics.who.identities import Identities
 
@@ -184,27 +184,48 @@ class Case:
     @cached_property
     def onset_ns(self) -> int | None:
         """When the first waiter began to wait, on the reference clock."""
-        starts = [g.first_arrival_ns for g in self.collectives.groups[:1] if g.first_arrival_ns is not None]
+        return min((*self._arrivals, *self._told_starts), default=None)
+
+    @property
+    def _arrivals(self) -> Iterator[int]:
+        """When the first waiter entered, as the group tells in which all wait."""
+        yield from (g.first_arrival_ns for g in self.collectives.groups[:1] if g.first_arrival_ns is not None)
+
+    @property
+    def _told_starts(self) -> Iterator[int]:
+        """When waits began by what their lines tell; none where dumps tell it on a clock that nothing ties to them."""
+        dumped = self._dumped
         for event in self.of("watchdog-timeout"):
             waited_ms = number(event, "waited_ms")
-            if event.time_ns is not None and waited_ms is not None:
-                starts.append(event.time_ns - waited_ms * 1_000_000)
-        return min(starts, default=None)
+            if event.time_ns is None or waited_ms is None:
+                continue
+            if dumped is None or len(self.aligned.apart(event, dumped)) == 1:
+                yield event.time_ns - waited_ms * 1_000_000
 
     @cached_property
     def _timings(self) -> Timings:
-        seen = self.detected
-        if seen is None or seen.time_ns is None:
-            seen = self._dumped or seen
-        return Timings(self.aligned, seen, self.onset_ns, self._steps, self._starts, self.of_hosts)
+        return Timings(self.aligned, tuple(self._failures), self._steps, self._starts, self.of_hosts)
 
     @property
+    def _failures(self) -> Iterator[Failure]:
+        """The job's failure as its logs and its dumps tell it: one, unless nothing ties their clocks."""
+        seen, dumped = self.detected, self._dumped
+        if seen is not None and seen.time_ns is not None:
+            tied = dumped is None or len(self.aligned.apart(seen, dumped)) == 1
+            onset_ns = self.onset_ns if tied else None
+            yield Failure(seen, seen.time_ns, onset_ns if onset_ns is not None else seen.time_ns)
+            if tied:
+                return
+        if dumped is not None and dumped.time_ns is not None and self.onset_ns is not None:
+            yield Failure(dumped, dumped.time_ns, self.onset_ns)
+
+    @cached_property
     def _dumped(self) -> Event | None:
         """Where dumps alone tell: when the wait that they show had lasted as long as it may, on their clocks (UTC)."""
         group = next(iter(self.collectives.groups), None)
         if group is None or group.first_arrival_ns is None:
             return None
-        calls = [c for c in self.collectives.counters if c.last_created_ns is not None and c.source is not None]
+        calls = [c for c in self.collectives.counters if c.last_created_ns is not None]
         if not calls:
             return None
         newest = max(calls, key=lambda c: c.last_created_ns or 0)

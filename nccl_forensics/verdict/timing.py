@@ -38,11 +38,10 @@ LONG_BEFORE_S = 3600
 CLOSE_S = 120
 """A fault and a wait that begin within this fall together. Our judgement."""
 DAY_S = 86_400
-NO_CHANCE = {True: 0.5, False: 0.05}
-"""How likely a fault is to be why a job of its host stopped that day: one that takes the GPU, and another. Our
-judgement."""
+NO_CHANCE = {True: 0.5, False: 0.2}
+"""How likely a fault is to be why a job of its host stopped that day: a grave one, and another. Our judgement."""
 TELLS = {True: 3.5, False: 1.0}
-"""Log-odds by which falling together may make good for an unlikely zone: of one that takes the GPU, and of another. Our
+"""Log-odds by which falling together may make good for an unlikely zone: of a grave fault, and of another. Our
 judgement."""
 TAKES_THE_GPU = causes_marked("takes-the-gpu")
 SHOWN_LATE = kinds_marked("slow-to-show") | kinds_marked("as-looked-at")
@@ -69,14 +68,23 @@ class _Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """When the job failed, as the clock of its logs or of its dumps tells it."""
+
+    seen: Event
+    """The first line by which the job noticed, or what stands for the dumps."""
+    seen_ns: int
+    onset_ns: int
+    """When the first waiter began to wait."""
+
+
+@dataclass(frozen=True, slots=True)
 class Timings:
     """When the job failed, and what came when beside that. Times are on the reference clock."""
 
     aligned: Aligned
-    seen: Event | None
-    """The first line by which the job noticed, or a dump's, with its time; None where nothing tells it."""
-    onset_ns: int | None
-    """When the first waiter began to wait."""
+    failures: Sequence[Failure]
+    """The same failure on each clock that tells it and that nothing ties to another; empty where none does."""
     steps: Sequence[int]
     """When the job ended training steps before that, sorted."""
     starts: Sequence[int]
@@ -86,47 +94,50 @@ class Timings:
 
     def of(self, event: Event) -> Timing:
         """(log-odds, words)."""
-        seen = self.seen
-        if seen is None or seen.time_ns is None or event.time_ns is None:
+        failure = self._failure_for(event)
+        if failure is None or event.time_ns is None:
             return _unknown(event, say("its time against the job's cannot be shown"))
-        if is_dated(event.time_ns) != is_dated(seen.time_ns):
-            if apart_in_any_year(event.time_ns, seen.time_ns) > 2 * DAY_S * SECOND:
+        if is_dated(event.time_ns) != is_dated(failure.seen_ns):
+            if apart_in_any_year(event.time_ns, failure.seen_ns) > 2 * DAY_S * SECOND:
                 return weight("long_before"), say("it came more than a day away from the job's failure")
             return _unknown(event, say("the year of one of them is not known, so the order cannot be shown"))
-        answers = list(self._answers(event, seen))
+        answers = list(self._answers(event, failure))
         if len(answers) == 1:
             return answers[0].timing
-        beliefs = self.aligned.beliefs
-        declared = any(map(beliefs.is_declared, (event.clock, seen.clock)))
-        return _mixed(event, answers, said_by_user=declared)
+        declared = any(map(self.aligned.beliefs.is_declared, (event.clock, failure.seen.clock)))
+        return _mixed(event, answers, grave=self._is_grave(event), said_by_user=declared)
 
     def is_shown(self, event: Event) -> bool:
         """Do the clocks show that it came in time, or otherwise? What has no time at all claims no order."""
         if event.stamp is None and event.time_ns is None:
             return True
-        seen = self.seen
-        if seen is None or seen.time_ns is None or event.time_ns is None:
+        failure = self._failure_for(event)
+        if failure is None or event.time_ns is None or is_dated(event.time_ns) != is_dated(failure.seen_ns):
             return False
-        if is_dated(event.time_ns) != is_dated(seen.time_ns):
-            return False
-        answers = list(self._answers(event, seen))
-        return len(answers) == 1 or _in_time(event, answers) >= SURE
+        answers = list(self._answers(event, failure))
+        return len(answers) == 1 or _in_time(answers, grave=self._is_grave(event)) >= SURE
 
-    def _answers(self, event: Event, seen: Event) -> Iterator[_Answer]:
+    def _failure_for(self, event: Event) -> Failure | None:
+        """On the clock that is tied to the event's, if there is one."""
+        return min(self.failures, key=lambda f: len(self.aligned.apart(event, f.seen)), default=None)
+
+    def _is_grave(self, event: Event) -> bool:
+        """Does it hardly happen without a job that stops: a card lost, a process killed, an error of the job's own?"""
+        of_job = event.evidence.source not in self.of_hosts
+        return of_job or event.cause in TAKES_THE_GPU or event.severity == "critical"
+
+    def _answers(self, event: Event, failure: Failure) -> Iterator[_Answer]:
         assert event.time_ns is not None
-        assert seen.time_ns is not None
-        onset = self.onset_ns if self.onset_ns is not None else seen.time_ns
-        for apart_ns, chance in self.aligned.apart(event, seen).items():
+        for apart_ns, chance in self.aligned.apart(event, failure.seen).items():
             time_ns = event.time_ns - apart_ns
-            timing = self._in_order(event, time_ns, seen, self.aligned.slack_ns(event, seen, apart_ns))
-            yield _Answer(chance, timing, abs(time_ns - onset) <= CLOSE_S * SECOND)
+            timing = self._in_order(event, time_ns, failure, self.aligned.slack_ns(event, failure.seen, apart_ns))
+            yield _Answer(chance, timing, abs(time_ns - failure.onset_ns) <= CLOSE_S * SECOND)
 
-    def _in_order(self, event: Event, time_ns: int, seen: Event, slack: int) -> Timing:
+    def _in_order(self, event: Event, time_ns: int, failure: Failure, slack: int) -> Timing:
         """For an event whose time can be compared with when the job noticed."""
-        assert seen.time_ns is not None
-        onset = self.onset_ns if self.onset_ns is not None else seen.time_ns
-        margin = margin_ns(event, seen, slack)
-        if time_ns - seen.time_ns > max(margin + 2 * SECOND, slack):
+        onset = failure.onset_ns
+        margin = margin_ns(event, failure.seen, slack)
+        if time_ns - failure.seen_ns > max(margin + 2 * SECOND, slack):
             return weight("too_late"), say("it came after the job had given up")
         if time_ns < onset - LONG_BEFORE_S * SECOND - margin:
             return weight("long_before"), say("it came long before, and the job went on")
@@ -149,27 +160,23 @@ class Timings:
         return None if again else last
 
 
-def _takes_the_gpu(event: Event) -> bool:
-    return event.cause in TAKES_THE_GPU
-
-
-def _in_time(event: Event, answers: Sequence[_Answer]) -> float:
-    """How likely it is that the event came in time, given that it falls together with the wait where it does."""
-    no_chance = NO_CHANCE[_takes_the_gpu(event)] * DAY_S / (2 * CLOSE_S)
+def _in_time(answers: Sequence[_Answer], *, grave: bool) -> float:
+    """How likely it is that an event came in time, given that it falls together with the wait where it does."""
+    no_chance = NO_CHANCE[grave] * DAY_S / (2 * CLOSE_S)
     for_it = sum(a.chance * (1 + no_chance * a.close) for a in answers if a.in_time)
     against = sum(a.chance for a in answers if not a.in_time)
     return for_it / (for_it + against)
 
 
-def _mixed(event: Event, answers: Sequence[_Answer], *, said_by_user: bool) -> Timing:
+def _mixed(event: Event, answers: Sequence[_Answer], *, grave: bool, said_by_user: bool) -> Timing:
     """One timing of all, where no line proves the zone. `said_by_user`: by --timezone, which is the likeliest then."""
-    in_time = _in_time(event, answers)
+    in_time = _in_time(answers, grave=grave)
     (_, why), chance = _likeliest(answers)
     if said_by_user and why is not None and in_time >= 0.5:
         return 0.0, say("it fits in another zone than that given with --timezone, in which {why}", why=why)
     if in_time >= SURE:
         return IN_TIME
-    bonus = math.exp(TELLS[_takes_the_gpu(event)])
+    bonus = math.exp(TELLS[grave])
     whole = sum(a.chance * math.exp(a.timing[0]) * (bonus if a.in_time and a.close else 1.0) for a in answers)
     shift = min(0.0, math.log(whole))
     if in_time >= 0.5:

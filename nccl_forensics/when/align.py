@@ -125,11 +125,12 @@ def _placed(events: Sequence[Event], readings: Readings) -> _Placed:
                 clock=reading.clock,
             )
         )
+    beliefs = Beliefs(zones)
     owners: dict[str, str] = {}
     for event in placed:
         if event.clock is not None and event.clock not in owners:
-            owners[event.clock] = whose_clock(event, event.clock in assumed)
-    return _Placed(placed, clocks, frozenset(assumed), owners, Beliefs(zones))
+            owners[event.clock] = whose_clock(event, beliefs.is_proved(event.clock))
+    return _Placed(placed, clocks, frozenset(assumed), owners, beliefs)
 
 
 def _compared(placed: _Placed, recorded: _Recorded) -> Aligned:
@@ -271,7 +272,7 @@ def _told_steps(placed: Sequence[Event]) -> Iterator[Step]:
     found: dict[tuple[str, int], Event] = {}
     for event in placed:
         if event.kind in TIME_SET and event.time_ns is not None and (by_ns := _set_by_ns(event)):
-            found.setdefault((whose_clock(event, False), by_ns), event)
+            found.setdefault((whose_clock(event), by_ns), event)
     if found:
         from nccl_forensics.when.offsets import Step
     for (owner, by_ns), event in found.items():

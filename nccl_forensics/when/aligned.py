@@ -52,7 +52,7 @@ class Aligned:
 
     def whose(self, event: Event) -> str:
         """The clock behind a stamp: that of its host; of its file where the host isn't known."""
-        return whose_clock(event, event.clock in self.assumed)
+        return whose_clock(event, self.beliefs.is_proved(event.clock))
 
     def apart(self, a: Event, b: Event) -> Chances:
         """By how much (time of `a`) - (time of `b`) may be wrong by zones, and how likely: to be taken off."""
@@ -123,9 +123,10 @@ def _written_so(a: Event, b: Event) -> bool:
     return place.line != other.line and (place.line < other.line) == (a.time_ns < b.time_ns)
 
 
-def whose_clock(event: Event, assumed: bool) -> str:
+def whose_clock(event: Event, zone_is_proved: bool = True) -> str:
+    """The clock behind a stamp; times that were read in a zone that nothing proves are compared with their like."""
     owner = short(event.host) if event.host else f"file {event.evidence.source}"
-    return f"{owner} (zone not known)" if assumed else owner
+    return owner if zone_is_proved else f"{owner} (zone not known)"
 
 
 def ordered(events: Sequence[Event]) -> list[Event]:

@@ -75,6 +75,10 @@ class ZoneOf:
     """The user gave it."""
 
 
+OF_DUMPS = ZoneOf(host=None, of_host=False, east_ns=0, proved=True)
+"""Flight Recorder writes UTC, on a clock that no line was written on."""
+
+
 def mixed(parts: Iterable[tuple[float, Chances]]) -> dict[int, float]:
     """Several distributions as one, each with its weight."""
     found: dict[int, float] = {}
@@ -112,8 +116,8 @@ class Beliefs:
     def apart(self, one: str | None, other: str | None) -> Chances:
         """By how much the difference of two readings may be wrong: (zone of `one`) - (zone of `other`), as against
         the zones that were taken off. 0 alone where both are proved, or are one clock."""
-        a, b = self.of.get(one or ""), self.of.get(other or "")
-        if a is None or b is None or one == other or (a.proved and b.proved):
+        a, b = self.of.get(one or "", OF_DUMPS), self.of.get(other or "", OF_DUMPS)
+        if one == other or (a.proved and b.proved):
             return SHOWN
         site = self._site(a, b)
         key = (a.of_host, a.proved, a.declared, a.east_ns, b.of_host, b.proved, b.declared, b.east_ns, *site.items())
@@ -144,6 +148,11 @@ class Beliefs:
         if len(own) == 1:
             return _as_shown({own.pop(): 1.0}, 1.0)
         return _as_shown(self._neighbours, SITE_OF_OTHERS)
+
+    def is_proved(self, clock: str | None) -> bool:
+        """Does a line, or what the pile shows, tell its zone?"""
+        zone = self.of.get(clock or "")
+        return zone is None or zone.proved
 
     def is_declared(self, clock: str | None) -> bool:
         """Is its zone the user's word?"""

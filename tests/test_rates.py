@@ -62,7 +62,9 @@ def test_a_card_that_fails_again_and_again_is_named(tmp_path: Path) -> None:
     assert [(o.host, o.gpu_pci, o.failures) for o in made.offenders] == [("rig-a", "0000:41:00.0", 4)]
     blamed = [i for i in analysis.incidents if any(g.pci == "0000:41:00.0" for g in i.verdict.gpus)]
     assert blamed
-    assert all(any(r["kind"] == "repeat-offender" for r in i.contributing) for i in blamed)
+    rows = [next(r for r in i.contributing if r["kind"] == "repeat-offender") for i in blamed]
+    last = next(f for f in reversed(made.failures) if f.gpu_pci == "0000:41:00.0")
+    assert {(r["source"], r["line"]) for r in rows} == {(last.event.evidence.source, last.event.evidence.line)}
     doc = document.build(analysis)
     validator().validate(json.loads(json.dumps(doc)))
     assert made.offenders[0].says in html(doc)

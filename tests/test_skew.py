@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nccl_forensics.when import skew
+from nccl_forensics.model import ClockRow
+from nccl_forensics.when import align, skew
 from nccl_forensics.when.bounds import Block, block
-from nccl_forensics.when.offsets import Offsets, Told
+from nccl_forensics.when.offsets import Offsets, Segment, Told
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import clocks as benchmark
@@ -83,6 +84,9 @@ def test_a_clock_that_was_set_is_named_with_when(by: float) -> None:
     assert late is not None
     assert abs(early.shift_ns / S - ahead_of_reference(found, offsets_s, 3)) <= early.bar_ns / S < 0.2
     assert abs(late.shift_ns / S - ahead_of_reference(found, offsets_s, 3) - by) <= late.bar_ns / S < 0.2
+    for owner in ("n0", "n3"):
+        row = ClockRow(clock="c", host=owner, offset_s=0.0, uncertainty_s=0.0, basis="reference")
+        assert ("was set" in (align._row(row, {"c": owner}, found).note or "")) == (owner == "n3")
 
 
 def test_two_clocks_do_not_tell_which_was_set() -> None:
@@ -213,3 +217,21 @@ def test_a_clock_is_trusted_for_as_long_as_it_was_watched() -> None:
         assert long.holds("n1", BASE + at_s * S) is holds, at_s
     long.kept("n1", BASE + (400 + 50) * S)
     assert long.holds("n1", BASE + 300 * S)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=5),
+    st.integers(-50, 150),
+    st.booleans(),
+)
+def test_every_reading_has_an_offset(ranges: list[tuple[int, int]], at_s: int, newest: bool) -> None:
+    """Clocks that were set back several times have read the same several times, or never."""
+    segments = []
+    for first, last in ranges:
+        low, high = sorted((first, last))
+        one = Segment(at=[low * S], low=[-S], high=[S])
+        one.first, one.last = low * S, high * S
+        segments.append(one)
+    found = Offsets("a", {"b": segments}).at("b", at_s * S, newest=newest)
+    assert found is not None
+    assert found.bar_ns > 0

@@ -6,6 +6,7 @@ import bisect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, TypeVar
 
 from nccl_forensics.catalog import kinds_marked, weight
@@ -129,6 +130,18 @@ class Case:
                 used.adapters.setdefault(port.rsplit(":", 1)[0], event)
             used.interfaces.update(_strings(event, "interfaces"))
         return found
+
+    @cached_property
+    def _job_hosts(self) -> frozenset[str]:
+        """Short names of the hosts that a rank's place, or what a job wrote, ties to the job."""
+        placed = (place.host for place in self.known.ranks.values())
+        wrote = (e.host for e in self.events if e.evidence.source not in self.of_hosts)
+        logged = (r.host for r in self.rows if r.format == "job-log")
+        return frozenset(short(host) for host in chain(placed, wrote, logged) if host)
+
+    def is_of_the_job(self, host: str) -> bool:
+        """Does anything tie this host to the job: a rank, a line of the job, the user's word?"""
+        return self.known.stated or short(host) in self._job_hosts
 
     @cached_property
     def of_hosts(self) -> frozenset[str]:

@@ -99,7 +99,7 @@ class Timings:
             return _unknown(event, say("its time against the job's cannot be shown"))
         if is_dated(event.time_ns) != is_dated(failure.seen_ns):
             if apart_in_any_year(event.time_ns, failure.seen_ns) > 2 * DAY_S * SECOND:
-                return weight("long_before"), say("it came more than a day away from the job's failure")
+                return weight("days_apart"), say("it came more than a day away from the job's failure")
             return _unknown(event, say("the year of one of them is not known, so the order cannot be shown"))
         answers = list(self._answers(event, failure))
         if len(answers) == 1:
@@ -137,6 +137,8 @@ class Timings:
         """For an event whose time can be compared with when the job noticed."""
         onset = failure.onset_ns
         margin = margin_ns(event, failure.seen, slack)
+        if not onset - DAY_S * SECOND - margin <= time_ns <= failure.seen_ns + DAY_S * SECOND + margin:
+            return weight("days_apart"), say("it came more than a day away from the job's failure")
         if time_ns - failure.seen_ns > max(margin + 2 * SECOND, slack):
             return weight("too_late"), say("it came after the job had given up")
         if time_ns < onset - LONG_BEFORE_S * SECOND - margin:

@@ -19,8 +19,9 @@ from nccl_forensics.waits.watchdogs import waiting_ranks
 
 SUREST = 0.98
 """No log proves more than this. Our judgement."""
-ORDER_NOT_SHOWN = 0.79
-"""The surest that may be said of a cause where no clock shows that it came in time: suspected, not identified."""
+NOT_SHOWN = 0.79
+"""The surest that may be said of a cause that no clock shows to come in time, or of a host that nothing ties to a job:
+suspected, not identified."""
 SPEAKS_FOR_ALL = causes_marked("strikes-all")
 """Causes that strike more ranks than one, so that one late rank neither proves nor refutes them."""
 SAME_STORY = {id_: cause.gives_way_to for id_, cause in causes().items() if cause.gives_way_to}
@@ -445,11 +446,14 @@ def weigh(found: Sequence[Finding], case: Case) -> list[Hypothesis]:
     return sorted(hypotheses, key=lambda h: (-h.confidence, h.cause, h.ranks))
 
 
-def _at_most(draft: Draft, case: Case) -> float:
-    """How sure one may be of a draft: less as long as nothing that speaks for its cause is shown to come in time."""
+def _at_most(draft: Draft, hosts: Iterable[str], case: Case) -> float:
+    """How sure one may be of a draft: less where nothing shows that its cause came in time and is of this job."""
+    if not case.job or draft.cause in advice.LOCATES:
+        return SUREST
     speaking = [e for f in draft.findings if f.weight > WORTH_CITING and f.cause == draft.cause for e in f.events[:1]]
-    shown = draft.cause in advice.LOCATES or not speaking or any(map(case.order_is_shown, speaking))
-    return SUREST if shown else ORDER_NOT_SHOWN
+    in_time = not speaking or any(map(case.order_is_shown, speaking))
+    of_this_job = bool(draft.ranks) or all(map(case.is_of_the_job, hosts))
+    return SUREST if in_time and of_this_job else NOT_SHOWN
 
 
 def _hypothesis(draft: Draft, log_odds: float, posterior: float, case: Case) -> Hypothesis:
@@ -461,7 +465,7 @@ def _hypothesis(draft: Draft, log_odds: float, posterior: float, case: Case) -> 
         hosts=tuple(sorted(hosts)),
         gpus=tuple(sorted(gpus, key=lambda g: (g.host or "", g.pci or ""))),
         log_odds=log_odds,
-        confidence=min(_calibrated(posterior) if case.job else posterior, _at_most(draft, case)),
+        confidence=min(_calibrated(posterior) if case.job else posterior, _at_most(draft, hosts, case)),
         findings=(*draft.findings, *(b for b in draft.borrowed if b not in draft.findings)),
         detail=next((f.detail for f in strongest_first if f.detail), None),
         posterior=posterior,

@@ -48,6 +48,14 @@ class GpuHost:
             return shift + weight("gpu_unused"), say("no rank of the job ran on it")
         return shift, why
 
+    def _nearest_first(self, events: Sequence[Event]) -> Sequence[Event]:
+        """The lines, those in front that do not lie far from the failure: a card can fail more than once."""
+        far = weight("long_before")
+        if self.case.timing(events[0])[0] > far:
+            return events
+        near = [event for event in events if self.case.timing(event)[0] > far]
+        return [*near, *(event for event in events if event not in near)] if near else events
+
     def finding(
         self,
         *,
@@ -63,6 +71,7 @@ class GpuHost:
 
         `weight`: log-odds of what they say; `ranks`: instead of those on the cards.
         """
+        events = self._nearest_first(events)
         shift, why = self._shift(events[0], gpus)
         return Finding(
             cause=cause,

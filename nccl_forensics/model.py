@@ -329,7 +329,9 @@ class Finding:
     cause: str
     says: str
     weight: float
-    """Log-odds; negative: speaks against."""
+    """Log-odds; negative: too little for it, by itself."""
+    refutes: bool = False
+    """It speaks against the hypothesis, whatever else speaks for it; `weight` is negative then."""
     ranks: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
     gpus: tuple[Gpu, ...] = ()

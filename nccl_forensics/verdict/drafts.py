@@ -35,11 +35,14 @@ class Draft:
     """What `own` has answered since the last finding came."""
 
     def own(self) -> float:
-        """Log-odds of its findings; each further one counts half of the one before, for they are not independent."""
+        """Log-odds of its findings; each further one counts half of the one before, for they are not independent.
+
+        One that says little, because it came too early or of another host, says nothing against the others.
+        """
         if self._own is None:
-            ordered = sorted((f.weight for f in self.findings), reverse=True)
-            positive = [w for w in ordered if w > 0]
-            against = sum(w for w in ordered if w <= 0)
+            for_it = sorted((f.weight for f in self.findings if not f.refutes), reverse=True)
+            against = sum(f.weight for f in self.findings if f.refutes)
+            positive = [w for w in for_it if w > 0] or for_it[:1]
             self._own = sum((w / float(2**i) for i, w in enumerate(positive)), 0.0) + against
         return self._own
 

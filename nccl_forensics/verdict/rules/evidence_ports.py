@@ -58,6 +58,7 @@ def port_down_here(case: Case) -> Iterator[Finding]:
                 cause="nic_link_down",
                 says=unused,
                 weight=weight("port_unused"),
+                refutes=True,
                 hosts=(port.host,),
                 events=(port.down[0], *list(used.values())[:1]),
             )

@@ -71,8 +71,10 @@ def test_each_further_finding_counts_half_of_the_one_before() -> None:
     assert found[PLAIN].log_odds == pytest.approx(2.0 + 0.5 + 0.1)
 
 
-def test_what_speaks_against_counts_in_full() -> None:
-    assert weighed(finding(weight=2.0), finding(weight=-3.0))[PLAIN].log_odds == pytest.approx(-1.0)
+def test_what_refutes_counts_in_full_and_what_says_little_does_not_count_beside_more() -> None:
+    assert weighed(finding(weight=2.0), finding(weight=-3.0, refutes=True))[PLAIN].log_odds == pytest.approx(-1.0)
+    assert weighed(finding(weight=2.0), finding(weight=-3.0))[PLAIN].log_odds == pytest.approx(2.0)
+    assert weighed(finding(weight=-3.0), finding(weight=-1.0))[PLAIN].log_odds == pytest.approx(-1.0)
 
 
 def test_nothing_is_surer_than_a_log_can_make_it() -> None:

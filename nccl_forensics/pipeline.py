@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from nccl_forensics.analysis import Analysis, of_several_jobs
 from nccl_forensics.intake.limits import Limits
+from nccl_forensics.lines.copies import without_copies
 from nccl_forensics.lines.read import Parsed, read
 from nccl_forensics.model import Incident, Problem, Reconstruction
 from nccl_forensics.recorder.pile import Pile
@@ -62,6 +63,7 @@ def conclude(
     `window` limits what is reconstructed and weighed; who is who and what the clocks read is learned from all lines.
     """
     declared = _Declared(zone, year, places, window)
+    parsed = without_copies(parsed)
     whole = Pile.of(parsed)
     found, said = jobs.apart(whole.rows, whole.events, whole.dumps) if places is None else ([], ())
     failed = {e.evidence.source for e in whole.events if runs.fails(e)} | {d.path for d in whole.dumps}

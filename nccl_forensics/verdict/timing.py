@@ -108,8 +108,9 @@ class Timings:
         return _mixed(event, answers, grave=self._is_grave(event), said_by_user=declared)
 
     def is_shown(self, event: Event) -> bool:
-        """Do the clocks show that it came in time, or otherwise? What has no time at all claims no order."""
-        if event.stamp is None and event.time_ns is None:
+        """Do the clocks show that it came in time, or otherwise? What has no time at all claims no order, and the job's
+        own lines need none."""
+        if event.evidence.source not in self.of_hosts or (event.stamp is None and event.time_ns is None):
             return True
         failure = self._failure_for(event)
         if failure is None or event.time_ns is None or is_dated(event.time_ns) != is_dated(failure.seen_ns):

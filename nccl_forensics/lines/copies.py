@@ -45,7 +45,9 @@ def _said(parsed: Parsed) -> Hashable | None:
     """What a file says, for comparing; None where it says nothing that could count twice."""
     if not parsed.events and not parsed.values:
         return None
-    lines = tuple((e.evidence.line, e.kind, e.evidence.text) for e in parsed.events)
+    lines = tuple(
+        (e.evidence.line, e.kind, e.evidence.text, e.stamp, e.host, e.rank, e.pid, e.gpu_pci) for e in parsed.events
+    )
     return parsed.row.format, parsed.row.bytes, lines, tuple(_content(value) for value in parsed.values)
 
 

@@ -11,6 +11,7 @@ from nccl_forensics.catalog import kinds_marked
 from nccl_forensics.intake.sniff import OF_ONE_HOST
 from nccl_forensics.model import Event, InputRow
 from nccl_forensics.names import short
+from nccl_forensics.text.moments import SECOND
 from nccl_forensics.who.numbered_files import Numbered, numbered
 from nccl_forensics.who.paths import (
     machine_folders,
@@ -44,7 +45,7 @@ OfFiles = Mapping[str, OfFile]
 
 def of_sources(rows: Sequence[InputRow], events: Sequence[Event]) -> dict[str, OfFile]:
     """Of each file what its content tells first, then its name."""
-    said = _Said.by(events)
+    said = _Said.by(rows, events)
     names = _Names.of(rows, events, said)
     found: dict[str, OfFile] = {}
     for row in rows:
@@ -73,9 +74,20 @@ class _Said:
     """File → ranks that write in it."""
     of_several: frozenset[str]
     """Files that no rank wrote alone, whatever ranks they name."""
+    of_jobs: frozenset[str]
+    """Short names of the hosts of which a job's own lines speak."""
+    days: Mapping[str, tuple[int, int]]
+    """File → the first and the last day on its own clock, days since 1970, of lines that write their year."""
+    days_of: Mapping[str, tuple[int, int]]
+    """Short name of a host → the same of its lines."""
+    cards: Mapping[str, frozenset[str]]
+    """File → the PCI addresses of GPUs in it."""
+    cards_of: Mapping[str, frozenset[str]]
+    """Short name of a host → the same of its lines."""
 
     @classmethod
-    def by(cls, events: Sequence[Event]) -> _Said:
+    def by(cls, rows: Sequence[InputRow], events: Sequence[Event]) -> _Said:
+        of_one_host = {row.path for row in rows if row.format in OF_ONE_HOST}
         elsewhere = _told_by_some(events)
         declared: dict[str, str] = {}
         hosts: dict[str, Counter[str]] = defaultdict(Counter)
@@ -92,7 +104,19 @@ class _Said:
                 known.setdefault(short(event.host), event.host)
             if event.rank is not None and event.kind not in OF_OTHERS and not event.relayed:
                 writers[source].add(event.rank)
-        return cls(declared, hosts, known, writers, frozenset(_of_several(events)))
+        on_hosts = [(short(event.host), event) for event in events if event.host]
+        return cls(
+            declared,
+            hosts,
+            known,
+            writers,
+            frozenset(_of_several(events)),
+            frozenset(host for host, event in on_hosts if event.evidence.source not in of_one_host),
+            _days((event.evidence.source, event) for event in events),
+            _days(on_hosts),
+            _cards((event.evidence.source, event) for event in events),
+            _cards(on_hosts),
+        )
 
     def stated(self) -> dict[str, set[str]]:
         """File → the hosts that its own lines state."""
@@ -167,6 +191,7 @@ def _host(row: InputRow, said: _Said, names: _Names) -> str | None:
     return (
         _declared_beside(row.path, said.declared)
         or _spelled(_host_by_name(row, said, names), said)
+        or _by_cards(row, said)
         or _only_machine(row, said)
     )
 
@@ -232,9 +257,61 @@ def _spelled(name: str | None, said: _Said) -> str | None:
     return said.known.get(short(name), name) if name else None
 
 
+def _by_cards(row: InputRow, said: _Said) -> str | None:
+    """Of a host's own file, the one host of which lines speak that has all of its cards."""
+    cards = said.cards.get(row.path, frozenset())
+    if len(cards) < FEWEST_CARDS or row.format not in OF_ONE_HOST:
+        return None
+    having = [host for host, theirs in said.cards_of.items() if cards <= theirs]
+    return said.known[having[0]] if len(having) == 1 else None
+
+
+FEWEST_CARDS = 2
+"""Addresses that a host's file must have in common with it: one is often the same on many hosts."""
+
+
 def _only_machine(row: InputRow, said: _Said) -> str | None:
-    """Of a host's own file, where the pile speaks of one machine only."""
-    return next(iter(said.known.values())) if len(said.known) == 1 and row.format in OF_ONE_HOST else None
+    """Of a host's own file, where the pile, or the job in it, speaks of one machine only, and of the same days."""
+    if row.format not in OF_ONE_HOST:
+        return None
+    machines = said.known if len(said.known) == 1 else said.of_jobs & said.known.keys()
+    if len(machines) != 1:
+        return None
+    (host,) = machines
+    return said.known[host] if _can_be_of(row.path, host, said) else None
+
+
+def _can_be_of(path: str, host: str, said: _Said) -> bool:
+    """Do the lines of the file and of the host tell of the same days, and have they a card in common?"""
+    here, there = said.days.get(path), said.days_of.get(host)
+    if here is not None and there is not None and not (here[0] - 1 <= there[1] and there[0] - 1 <= here[1]):
+        return False
+    cards, theirs = said.cards.get(path), said.cards_of.get(host)
+    return not cards or not theirs or not cards.isdisjoint(theirs)
+
+
+DAY_NS = 86_400 * SECOND
+
+
+def _days(lines: Iterable[tuple[str, Event]]) -> dict[str, tuple[int, int]]:
+    """Of each file or host the first and the last day that its lines write with the year."""
+    found: dict[str, tuple[int, int]] = {}
+    for of, event in lines:
+        stamp = event.stamp
+        if stamp is not None and stamp.wall_ns is not None and stamp.has_year:
+            day = stamp.wall_ns // DAY_NS
+            first, last = found.get(of, (day, day))
+            found[of] = min(first, day), max(last, day)
+    return found
+
+
+def _cards(lines: Iterable[tuple[str, Event]]) -> dict[str, frozenset[str]]:
+    """Of each file or host the PCI addresses of GPUs in its lines."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for of, event in lines:
+        if event.gpu_pci is not None:
+            found[of].add(event.gpu_pci)
+    return {of: frozenset(cards) for of, cards in found.items()}
 
 
 OF_OTHERS = kinds_marked("told-by-another")

@@ -63,5 +63,5 @@ def _can_be_copies(one: Parsed, other: Parsed) -> bool:
 
 
 def _tells_of_whom(events: Iterable[Event]) -> bool:
-    """Does a line say itself which rank, process or host it is of?"""
-    return any(e.rank is not None or e.host is not None or e.pid is not None for e in events)
+    """Does a line say itself which process or host it is of? There is a rank 0 in every job."""
+    return any(e.host is not None or e.pid is not None for e in events)

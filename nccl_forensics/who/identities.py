@@ -110,19 +110,13 @@ class Identities:
 
     def _in_container(self, host: str, gpu: Gpu) -> int | None:
         """The rank with this card, where the host's name is a machine's and the rank's is none."""
-        if short(host) not in self.machines or not self._has_their_cards(host):
+        if short(host) not in self.machines:
             return None
         rank = _only(self._having("pci", gpu.pci, None))
         if rank is None or any(p.gpu is None or p.gpu.pci is None for p in self.ranks.values()):
             return None  # a rank whose card is not known can be the one
         name = self.ranks[rank].host
         return rank if name is not None and short(name) not in self.machines else None
-
-    def _has_their_cards(self, host: str) -> bool:
-        """Are several cards of this host known, and does a rank have each? One address is the same on many hosts."""
-        here = {gpu.pci for gpu in self._gpus_on.get(short(host), ()) if gpu.pci is not None}
-        theirs = {pci for place in self.ranks.values() if (pci := _pci(place)) is not None}
-        return len(here) > 1 and here <= theirs
 
     def perhaps_on_gpu(self, host: str | None, pci: str | None) -> tuple[int, ...]:
         """The ranks of which one ran on this card, if any did; () where it is known who did, or nothing tells.

@@ -29,6 +29,8 @@ SPECIFIC = {
 }
 """Kinds that name a resource; None: the event's own `cause` tells."""
 ADDRESS = re.compile(r"[\d.]{7,15}|[0-9a-f:]*:[0-9a-f:]*", re.ASCII)
+ENDS = tuple(sorted(kinds_marked("ends")))
+"""Lines of launchers that tell how a process ended."""
 RAISED = kinds_marked("raised")
 """Kinds after which a process ends with exit code 1."""
 
@@ -61,13 +63,13 @@ def _only_one_that_raised(case: Case, event: Event) -> int | None:
     """The only rank there that ended with exit code 1 and of which no exception tells why."""
     told = {e.rank for e in case.of("python-exception")}
     likely = {
-        e.rank
-        for e in case.of("exit")
-        if e.rank is not None
-        and number(e, "code") == 1
-        and e.rank not in told
-        and same_host(e.host, event.host)
+        rank
+        for e in case.of(*ENDS)
+        if number(e, "code") == 1
+        and (event.host is None or same_host(e.host, event.host))
         and event.local_rank in (None, e.local_rank)
+        for rank in ranks_of(e)
+        if rank not in told
     }
     return likely.pop() if len(likely) == 1 else None
 

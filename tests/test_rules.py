@@ -107,6 +107,22 @@ def test_rule_speaks_or_is_silent(path: Path) -> None:
     assert bool(found) == case["fires"]
 
 
+@pytest.mark.parametrize(("stem", "detail"), [("desktop-31", "desktop"), ("program-31", None)])
+def test_a_fault_of_the_desktop_has_advice_of_its_own(stem: str, detail: str | None) -> None:
+    case = load(next(p for p in CASES if p.stem == stem))
+    found = [f for f in RULES["gpu_lines"](as_case(analyzed(case))) if f.cause == "gpu_app_fault"]
+    assert {f.detail for f in found} == {detail}
+    assert any(f.ranks for f in found) == (detail is None)
+
+
+def test_a_fault_of_another_rank_is_told_who_never_came() -> None:
+    case = load(next(p for p in CASES if p.stem == "the-card-of-the-missing-rank"))
+    other = {"kind": "cuda-oom", "role": "cause", "rank": 6, "host": "node-1", "at": 1199}
+    (incident,) = analyzed({**case, "events": [*case["events"], other]}).incidents
+    told = {h.cause: str(why) for h, why in incident.verdict.alternatives}
+    assert told["cuda_oom"] == "the rank that never came is rank 2, not rank 6"
+
+
 def test_the_order_of_rules_does_not_depend_on_what_was_imported_first(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = rules.rules()
     monkeypatch.setattr(rules, "_RULES", sorted(rules._RULES, key=lambda one: one.__module__, reverse=True))

@@ -119,7 +119,7 @@ def test_without_dumps_the_lines_stand_alone() -> None:
     ("event", "rank"),
     [
         ({"kind": "watchdog-timeout", "rank": 3, "group_rank": 1}, 3),
-        ({"kind": "watchdog-timeout", "group_rank": 1}, 1),
+        ({"kind": "watchdog-timeout", "group_rank": 1}, None),
         ({"kind": "store-barrier", "at_rank": 4}, 4),
         ({"kind": "pg-uniqueid", "waiting_rank": 2}, 2),
         ({"kind": "monitored-barrier", "missing": [1]}, 0),

@@ -73,9 +73,8 @@ def _first_complaints(case: Case) -> dict[int, Evidence]:
     """Rank → its first line of complaint, in the order of these lines."""
     found: dict[int, Evidence] = {}
     for event in case.of(*COMPLAINTS):
-        rank = event.rank if event.rank is not None else number(event, "group_rank")
-        if rank is not None:
-            found.setdefault(rank, event.evidence)
+        if event.rank is not None:
+            found.setdefault(event.rank, event.evidence)
     return found
 
 

@@ -38,8 +38,8 @@ DEFAULT = {"0", "default_pg", "", None}
 
 
 def reporter(event: Event) -> int | None:
-    """The rank that wrote this line: its global rank, else (old releases write no other) its rank in the group."""
-    return event.rank if event.rank is not None else number(event, "group_rank")
+    """The global rank that wrote this line; a number in a group is one only where `who` has shown it."""
+    return event.rank
 
 
 def started_ns(event: Event) -> int | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from nccl_forensics.catalog import kinds_marked
 from nccl_forensics.model import Event, InputRow
 from nccl_forensics.who.files import UNTOLD, OfFile, OfFiles, of_sources
+from nccl_forensics.who.group_numbers import of_whole_job
 from nccl_forensics.who.host_names import HostNames
 from nccl_forensics.who.identities import Identities
 from nccl_forensics.who.launcher_tasks import tasks_are_ranks, tasks_of
@@ -29,6 +30,7 @@ def attribute(
         files=files,
         local_ranks=local_ranks(events, files, known),
         tasks_are_ranks=tasks_are_ranks(events, known.world_size),
+        in_whole_job=of_whole_job(events, known.world_size),
     )
     attributed = [pile.attributed(event) for event in events]
     return attributed, list(pile.of_rows(rows, attributed))
@@ -44,6 +46,8 @@ class _Pile:
     local_ranks: LocalRanks
     tasks_are_ranks: Collection[str]
     """Files in which a launcher's task number is the global rank."""
+    in_whole_job: Mapping[int, int]
+    """id(event) → the rank that its number in a group is."""
 
     def attributed(self, event: Event) -> Event:
         file = self.files.get(event.evidence.source, UNTOLD)
@@ -77,7 +81,7 @@ class _Pile:
         return None
 
     def _hints(self, event: Event, host: str | None, local_rank: int | None, named: int | None) -> Iterator[int | None]:
-        """By its local rank, its launcher's task, its file, its card, its process."""
+        """By its local rank, its launcher's task, its file, its card, its process, its number in the group of all."""
         if local_rank is not None:
             yield self.local_ranks.rank(event, host, local_rank)
         if event.evidence.source in self.tasks_are_ranks:
@@ -87,6 +91,7 @@ class _Pile:
             yield self.known.rank_of_gpu(host, event.gpu_pci)
         if event.pid is not None and host is not None:
             yield self.known.rank_of_pid(host, event.pid)
+        yield self.in_whole_job.get(id(event))
 
     def of_rows(self, rows: Iterable[InputRow], attributed: Iterable[Event]) -> Iterator[InputRow]:
         """The files with their hosts, and the ranks of which they are."""

@@ -43,26 +43,25 @@ def _by_same_line(events: Iterable[Event]) -> Proofs:
 
 
 def _by_numbers_in_groups(events: Sequence[Event]) -> Proofs:
-    """Releases up to 2.1 write no global rank: there the rank in the widest communicator, or in the group of a timeout,
-    has to agree for two tasks or more."""
-    pairs: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    """Releases up to 2.1 write no global rank: there the rank in the widest communicator, else in the group of a
+    timeout, which may be a smaller one, has to agree for two tasks or more."""
     widest = max((n for e in events if (n := number(e, "nranks")) is not None), default=None)
-    for event in events:
-        if event.task is not None and event.rank is None:
-            inside = _number_in_group(event, widest)
-            if inside is not None:
-                pairs[event.evidence.source].add((event.task, inside))
-    for source, seen in pairs.items():
-        if len({task for task, _ in seen}) > 1:
-            yield from ((source, task == inside) for task, inside in seen)
+    unranked = [e for e in events if e.task is not None and e.rank is None]
+    inside = ((e, number(e, "comm_rank")) for e in unranked if number(e, "nranks") == widest and e.kind == "nccl-init")
+    of_all = _pairs(inside)
+    in_some = _pairs((e, number(e, "group_rank")) for e in unranked if e.kind == "watchdog-timeout")
+    for source in {*of_all, *in_some}:
+        for task, number_ in of_all.get(source) or in_some[source]:
+            yield source, task == number_
 
 
-def _number_in_group(event: Event, widest: int | None) -> int | None:
-    if event.kind == "watchdog-timeout":
-        return number(event, "group_rank")
-    if event.kind == "nccl-init" and number(event, "nranks") == widest:
-        return number(event, "comm_rank")
-    return None
+def _pairs(numbered: Iterable[tuple[Event, int | None]]) -> dict[str, set[tuple[int, int]]]:
+    """File → (task, number in a group), of those where two tasks or more tell one."""
+    found: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    for event, inside in numbered:
+        if event.task is not None and inside is not None:
+            found[event.evidence.source].add((event.task, inside))
+    return {source: seen for source, seen in found.items() if len({task for task, _ in seen}) > 1}
 
 
 def _by_height(events: Iterable[Event], world_size: int | None) -> Proofs:

@@ -121,6 +121,11 @@ def test_a_fault_of_another_rank_is_told_who_never_came() -> None:
     (incident,) = analyzed({**case, "events": [*case["events"], other]}).incidents
     told = {h.cause: str(why) for h, why in incident.verdict.alternatives}
     assert told["cuda_oom"] == "the rank that never came is rank 2, not rank 6"
+    silent = [e for e in case["events"] if e["kind"] not in ("watchdog-timeout", "pg-observed")]
+    (incident,) = analyzed({**case, "events": [*silent, other]}).incidents
+    told = {h.cause: str(why) for h, why in incident.verdict.alternatives}
+    assert told
+    assert not any("never came" in why for why in told.values())
 
 
 def test_the_order_of_rules_does_not_depend_on_what_was_imported_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,6 +188,10 @@ def _place_without_late(draft: Draft, scene: _Scene) -> None:
         on_host = scene.on_hosts_of(draft)
         if len(on_host) < len(scene.case.known.ranks):
             draft.ranks |= on_host  # they went with their host
+    elif _names_only_hosts(draft) and draft.own() > 0 and draft.cause not in SPEAKS_FOR_ALL:
+        on_host = scene.on_hosts_of(draft)
+        if on_host and on_host <= scene.unseen and scene.waited >= scene.case.known.ranks.keys() - on_host:
+            draft.ranks |= on_host  # nobody there said anything, and all others waited
 
 
 Relation = Callable[[Draft, _Scene], Change | None]

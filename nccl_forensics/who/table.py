@@ -121,7 +121,7 @@ def _by_rank(event: Event, rank: int, host: str | None, files: OfFiles, hosts: H
         return
     wrote = host if host is not None or event.relayed else files.get(event.evidence.source, UNTOLD).host
     yield Claim(rank, Speaker.MENTION, hosts.spelled(wrote), event.local_rank)
-    if event.kind in ("rank-identity", "spawned"):
+    if event.kind in ("rank-identity", "spawned", "rank-placed"):
         yield Claim(rank, Speaker.PROCESS, host, pid=event.pid, pci=event.gpu_pci)
 
 

@@ -73,6 +73,6 @@ NumbersField = Literal[
 ]
 """Details that are tuples of whole numbers."""
 TextsField = Literal[
-    "bits", "frames", "hosts", "interfaces", "links", "node", "ops", "ports", "throttle",
+    "addresses", "bits", "frames", "hosts", "interfaces", "links", "node", "ops", "ports", "throttle",
 ]
 """Details that are tuples of texts."""

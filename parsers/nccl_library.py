@@ -60,8 +60,9 @@ SETTING = re.compile(r"NCCL INFO (?P<name>NCCL_\w{1,60}) set by environment to (
 USING = re.compile(r"NET/(?:IB|Socket) ?: ?Using (?P<ports>\[\d{1,3}\].{1,4000})$")
 PORT = re.compile(r"\[\d{1,3}\]\{?(?P<port>[\w.-]{1,60}:\d{1,3})/(?:IB|RoCE)")
 INTERFACE = re.compile(
-    r"(?:\[\d{1,3}\]|OOB )(?P<dev>[\w.@-]{1,32}):(?:[\d.]{7,15}|[0-9a-f:]{2,45}(?:%\S{1,32})?)<\d{1,5}>"
+    r"(?:\[\d{1,3}\]|OOB |Using )(?P<dev>[\w.@-]{1,32}):(?P<address>[\d.]{7,15}|[0-9a-f:]{2,45}(?:%\S{1,32})?)<\d{1,5}>"
 )
+OWN_ADDRESS = re.compile(r"Bootstrap ?: ?(?P<ports>Using .{1,400})$")
 MISMATCH = re.compile(r"Communicator ranks have different (?P<op>\w{1,40}) operation counts")
 LAUNCHED = re.compile(
     r"Rank (?P<rank>\d{1,7}) has launched up to operation (?P<count>\d{1,19})(?: -- GPU (?P<gpu>\S{1,20}) managed by"
@@ -110,14 +111,21 @@ def peer_host(text: str | None) -> str | None:
     return text.split("<", 1)[0].strip("[]") or None if text else None
 
 
-@parser(title="NCCL: network ports in use", literals=["Using [0]"])
+@parser(title="NCCL: network ports in use", literals=["Using [0]", "Bootstrap : Using", "Bootstrap: Using"])
 def nccl_ports(line: Line) -> Iterator[Event]:
     """The ports that were up as the job began, for NCCL to use (transport/net_ib.cc, net_socket.cc).
 
     `ports`, each device:port, and `interfaces`, those of the operating system: of sockets, or out of band beside IB.
+    `addresses`: the host's own on these.
     """
-    if found := USING.search(near(line)):
-        used = {"ports": PORT.findall(found["ports"]), "interfaces": INTERFACE.findall(found["ports"])}
+    text = near(line)
+    if found := USING.search(text) or OWN_ADDRESS.search(text):
+        own = list(INTERFACE.finditer(found["ports"]))
+        used = {
+            "ports": PORT.findall(found["ports"]),
+            "interfaces": [x["dev"] for x in own] if found.re is USING else [],
+            "addresses": [x["address"].split("%")[0] for x in own],
+        }
         details: dict[str, Detail] = {k: tuple(v) for k, v in used.items() if v}
         if details:
             yield line.event("nccl-ports", role="context", details=details, **speaker(line))

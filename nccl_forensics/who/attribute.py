@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from nccl_forensics.catalog import kinds_marked
 from nccl_forensics.model import Event, InputRow
+from nccl_forensics.names import short
 from nccl_forensics.who.files import UNTOLD, OfFile, OfFiles, of_sources
 from nccl_forensics.who.group_numbers import of_whole_job
 from nccl_forensics.who.host_names import HostNames
@@ -15,6 +16,8 @@ from nccl_forensics.who.identities import Identities
 from nccl_forensics.who.launcher_tasks import tasks_are_ranks, tasks_of
 from nccl_forensics.who.local_ranks import LocalRanks, local_ranks
 
+OTHER_HOSTS = ("peer", "store_host", "worker_ip")
+"""Details that name another host, or its address."""
 NOBODY = kinds_marked("of-no-rank")
 """Kinds that belong to a host or a file, not to a rank."""
 
@@ -31,9 +34,17 @@ def attribute(
         local_ranks=local_ranks(events, files, known),
         tasks_are_ranks=tasks_are_ranks(events, known.world_size),
         in_whole_job=of_whole_job(events, known.world_size),
+        job_hosts=_job_hosts(known),
     )
     attributed = [pile.attributed(event) for event in events]
     return attributed, list(pile.of_rows(rows, attributed))
+
+
+def _job_hosts(known: Identities) -> dict[str, str]:
+    hosts = [place.host for place in known.ranks.values()]
+    if known.world_size is None or len(hosts) < known.world_size:
+        return {}
+    return {} if None in hosts else {short(host): host for host in hosts if host is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +59,11 @@ class _Pile:
     """Files in which a launcher's task number is the global rank."""
     in_whole_job: Mapping[int, int]
     """id(event) → the rank that its number in a group is."""
+    job_hosts: Mapping[str, str]
+    """Short name → name of each host of the job; empty where that of some rank is not known."""
 
     def attributed(self, event: Event) -> Event:
+        event = self._with_names(event)
         file = self.files.get(event.evidence.source, UNTOLD)
         if event.relayed:
             file = OfFile(attempt=file.attempt)  # of whoever wrote the line, not of its rank
@@ -66,6 +80,22 @@ class _Pile:
             return event
         attempt = event.attempt if event.attempt is not None else file.attempt
         return replace(event, rank=rank, host=host, local_rank=local_rank, attempt=attempt)
+
+    def _with_names(self, event: Event) -> Event:
+        """With the names of other hosts where the line has only their addresses."""
+        named = {
+            key: name
+            for key in OTHER_HOSTS
+            if isinstance(said := event.details.get(key), str)
+            and (name := self.hosts.named(said, self._other_host(event.host))) != said
+        }
+        return replace(event, details={**event.details, **named}) if named else event
+
+    def _other_host(self, host: str | None) -> str | None:
+        """The only host of the job beside this one, where every rank's is known."""
+        if host is None or short(host) not in self.job_hosts or len(self.job_hosts) != 2:
+            return None
+        return next(name for key, name in self.job_hosts.items() if key != short(host))
 
     def _with_tasks(self, event: Event) -> Event:
         """A line about several tasks of a launcher that are ranks."""

@@ -118,9 +118,17 @@ def _by_only_machine(events: Sequence[Event], files: OfFiles, known: Identities)
     in_lines = [(e.evidence.source, e.local_rank) for e in events if e.local_rank is not None]
     in_names = [(path, file.local_rank) for path, file in files.items() if file.local_rank is not None]
     highest = max((local for _, local in (*in_lines, *in_names)), default=0)
+    if _is_all_on_one_host(known):
+        highest = max(highest, len(known.ranks) - 1)
     seen = {e.rank for e in events if e.rank is not None and e.kind != "watchdog-timeout"} | set(known.ranks)
     if all(0 <= rank <= highest for rank in seen):
         yield from ((seat, seat[1]) for seat in (*in_lines, *in_names))
+
+
+def _is_all_on_one_host(known: Identities) -> bool:
+    """Is every rank of the job known to have run on the same host?"""
+    hosts = {short(place.host) if place.host else None for place in known.ranks.values()}
+    return len(known.ranks) == known.world_size and len(hosts) == 1 and None not in hosts
 
 
 def _members(event: Event) -> Members | None:

@@ -457,6 +457,9 @@ def _gaps(detected: Iterable[Event]) -> dict[str | None, list[tuple[int, int]]]:
     return {clock: found for clock, found in gaps.items() if found}
 
 
+DAY_S = 86_400
+
+
 class _Places:
     """Which span a line or a dump belongs to. Lines of a file are asked for in the order of the aligned events."""
 
@@ -468,6 +471,9 @@ class _Places:
         self.dated = any(is_dated(t) for t in self.times)
         self.marks = _marks(starts)
         self.of_attempt = _spans_of_attempts(starts)
+        of_job_ns = (e.time_ns for e in aligned.events if e.time_ns is not None and e.evidence.source in of_job)
+        self.first_ns = min((at for at in of_job_ns if is_dated(at)), default=None)
+        """When the job's first line with a date was written."""
         self.before: dict[str, int] = {}
         """File → the span of the line before; at first that of its first line with a time."""
         for event in aligned.events:
@@ -513,6 +519,8 @@ class _Places:
         found = self._at(event.time_ns)
         if event.cause in STAYS:
             return range(found, self.last + 1)
+        if self.first_ns is not None and event.time_ns < self.first_ns - DAY_S * SECOND:
+            return range(0)  # of no start of this job
         end = ends[found]
         down = event.role == "cause" and end is not None and event.time_ns > end
         return range(found, min(found + 1 + down, self.last + 1))

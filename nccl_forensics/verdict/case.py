@@ -14,6 +14,7 @@ from nccl_forensics.intake.sniff import HOST_FORMATS
 from nccl_forensics.model import Detail, Event, Evidence, InputRow, Reconstruction, number
 from nccl_forensics.names import short
 from nccl_forensics.text.messages import say
+from nccl_forensics.text.moments import is_dated
 from nccl_forensics.verdict.timing import IN_TIME, Failure, Timing, Timings
 from nccl_forensics.when.aligned import Aligned
 from nccl_forensics.who.identities import Identities
@@ -217,7 +218,13 @@ class Case:
 
     @cached_property
     def _timings(self) -> Timings:
-        return Timings(self.aligned, tuple(self._failures), self._steps, self._starts, self.of_hosts)
+        own = [
+            e.time_ns
+            for e in self.events
+            if e.time_ns is not None and is_dated(e.time_ns) and e.evidence.source not in self.of_hosts
+        ]
+        span_ns = (min(own), max(own)) if own else None
+        return Timings(self.aligned, tuple(self._failures), self._steps, self._starts, self.of_hosts, span_ns)
 
     @property
     def _failures(self) -> Iterator[Failure]:

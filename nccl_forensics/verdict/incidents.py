@@ -29,6 +29,7 @@ from nccl_forensics.verdict.summary import summary
 from nccl_forensics.verdict.weigh import WORTH_CITING, weigh
 from nccl_forensics.waits.watchdogs import reporting_ranks, waiting_ranks
 from nccl_forensics.when.aligned import Aligned
+from nccl_forensics.when.belief import SHOWN
 from nccl_forensics.when.zones import SKEW_S
 from nccl_forensics.who.identities import Identities
 
@@ -41,6 +42,8 @@ WORTH_AN_INCIDENT = 0.95
 """Log-odds that a host's own lines need to be an incident without any job. Our judgement."""
 SEPARATE_S = 3600
 """Without a job: failures of one host further apart than this are incidents of their own. Our judgement."""
+PERHAPS = 0.01
+"""How likely a zone must be for two failures to be taken for one in it. Our judgement."""
 MOST_ALTERNATIVES = 6
 
 
@@ -53,7 +56,7 @@ def diagnose(
     if case.job:
         incident = _incident(found, case)
         return (incident,) if incident else ()
-    incidents = [i for group in _clusters(_not_survived(found, case)) if (i := _incident(group, case))]
+    incidents = [i for group in _clusters(_not_survived(found, case), aligned) if (i := _incident(group, case))]
     incidents.sort(key=lambda i: (i.onset_ns is None, i.onset_ns or 0))
     return tuple(replace(i, id=n) for n, i in enumerate(incidents, 1))
 
@@ -83,25 +86,27 @@ def _survived(finding: Finding, ended: Event, ended_ns: int | None) -> bool:
     return not elsewhere and first <= ended_ns + SKEW_S * SECOND
 
 
-def _clusters(found: Sequence[Finding]) -> list[list[Finding]]:
+def _clusters(found: Sequence[Finding], aligned: Aligned) -> list[list[Finding]]:
     """Findings of one host within an hour, or on one GPU, belong together."""
     clusters: list[list[Finding]] = []
     for finding in sorted(found, key=lambda f: (f.onset_ns is None, f.onset_ns or 0)):
-        joined = [c for c in clusters if any(_together(finding, other) for other in c)]
+        joined = [c for c in clusters if any(_together(finding, other, aligned) for other in c)]
         for cluster in joined:
             clusters.remove(cluster)
         clusters.append([f for c in joined for f in c] + [finding])
     return clusters
 
 
-def _together(a: Finding, b: Finding) -> bool:
+def _together(a: Finding, b: Finding, aligned: Aligned) -> bool:
     if any(same_gpu(x, y) for x in a.gpus for y in b.gpus):
         return True
     if a.hosts and b.hosts and not any(same_host(x, y) for x in a.hosts for y in b.hosts):
         return False
     if a.onset_ns is None or b.onset_ns is None:
         return True
-    return abs(a.onset_ns - b.onset_ns) <= SEPARATE_S * SECOND
+    apart = aligned.apart(a.events[0], b.events[0]) if a.events and b.events else SHOWN
+    likely = [by_ns for by_ns, chance in apart.items() if chance >= PERHAPS]
+    return any(abs(a.onset_ns - b.onset_ns - by_ns) <= SEPARATE_S * SECOND for by_ns in likely)
 
 
 def _incident(found: Sequence[Finding], case: Case) -> Incident | None:

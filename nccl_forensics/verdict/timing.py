@@ -38,6 +38,8 @@ LONG_BEFORE_S = 3600
 CLOSE_S = 120
 """A fault and a wait that begin within this fall together. Our judgement."""
 DAY_S = 86_400
+FAR_S = 2 * DAY_S + 7200
+"""A day, and as much as two zones can be apart (UTC-12 and UTC+14)."""
 NO_CHANCE = {True: 0.5, False: 0.2}
 """How likely a fault is to be why a job of its host stopped that day: a grave one, and another. Our judgement."""
 TELLS = {True: 3.5, False: 1.0}
@@ -91,10 +93,14 @@ class Timings:
     """When it was started anew, sorted."""
     of_hosts: frozenset[str]
     """Files that a host wrote, as against a job."""
+    span_ns: tuple[int, int] | None = None
+    """When the job's first and last line with a date were written."""
 
     def of(self, event: Event) -> Timing:
         """(log-odds, words)."""
         failure = self._failure_for(event)
+        if event.time_ns is not None and self._is_of_other_days(event.time_ns):
+            return weight("days_apart"), say("it came more than a day away from the job's failure")
         if failure is None or event.time_ns is None:
             return _unknown(event, say("its time against the job's cannot be shown"))
         if is_dated(event.time_ns) != is_dated(failure.seen_ns):
@@ -106,6 +112,13 @@ class Timings:
             return answers[0].timing
         declared = any(map(self.aligned.beliefs.is_declared, (event.clock, failure.seen.clock)))
         return _mixed(event, answers, grave=self._is_grave(event), said_by_user=declared)
+
+    def _is_of_other_days(self, time_ns: int) -> bool:
+        """Did it come a day and all zones before the job's first line, or after its last one?"""
+        if self.span_ns is None or not is_dated(time_ns):
+            return False
+        first, last = self.span_ns
+        return not first - FAR_S * SECOND <= time_ns <= last + FAR_S * SECOND
 
     def is_shown(self, event: Event) -> bool:
         """Do the clocks show that it came in time, or otherwise? What has no time at all claims no order, and the job's

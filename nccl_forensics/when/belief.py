@@ -107,7 +107,7 @@ class Beliefs:
     @cached_property
     def _neighbours(self) -> Chances:
         """The zones that logs of hosts are proved to be in; empty where none is."""
-        return _shares(self._of_hosts.values())
+        return _shares(z.east_ns for z in self.of.values() if z.proved and z.of_host)
 
     @cached_property
     def _known(self) -> dict[tuple[object, ...], Chances]:

@@ -56,11 +56,11 @@ def _beside_utc(event: Event, walls: Mapping[int, int]) -> KnownZone | None:
 
 
 def _by_same_xid(events: Sequence[Event], walls: Mapping[int, int]) -> Iterator[tuple[str, KnownZone]]:
-    """The same Xid on the same card, in a log with a zone and in one without."""
+    """The same Xid on the same card, or SXid on the same switch, in a log with a zone and in one without."""
     zoned: dict[tuple[object, ...], list[int]] = defaultdict(list)  # → UTC, ns
     bare: list[Event] = []
     for event in events:
-        if event.kind == "xid" and event.stamp is not None and event.stamp.wall_ns is not None:
+        if event.kind in ("xid", "sxid") and event.stamp is not None and event.stamp.wall_ns is not None:
             if event.stamp.zone_s is None:
                 bare.append(event)
             else:
@@ -73,7 +73,8 @@ def _by_same_xid(events: Sequence[Event], walls: Mapping[int, int]) -> Iterator[
 
 
 def _xid(event: Event) -> tuple[object, ...]:
-    return event.details.get("xid"), event.gpu_pci, event.host
+    told = (event.details.get(key) for key in ("xid", "sxid", "switch_pci", "link"))
+    return (*told, event.gpu_pci, event.host)
 
 
 def _in_year_of(utc_ns: int, wall_ns: int) -> int:

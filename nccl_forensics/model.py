@@ -423,3 +423,5 @@ class Incident:
     """Which start of its run by the launcher failed here, from 0; None where the job was started once."""
     job: str | None = None
     """Which job of several in the pile, as people call it."""
+    zone_known: bool = True
+    """The zone of the clocks that tell its moments is written, proved, or the user's word; else UTC is a guess."""

@@ -19,6 +19,8 @@ from report_docs import HOSTILE, at
 
 from nccl_forensics import catalog
 from nccl_forensics.show import pictures, ticket, wait_graph
+from nccl_forensics.show.page.facts import when_words
+from nccl_forensics.show.page.lookup import Lookup
 from nccl_forensics.show.page.words import kind_words
 from nccl_forensics.show.report import html, markdown
 from nccl_forensics.text import moments, phrases
@@ -201,7 +203,7 @@ FIRST_SCREEN = {
         "These files do not tell who caused the timeout",
         "Nobody is named",
         "Cannot be excluded: ranks 0, 1, 3.",
-        "No time with its year is in these files",
+        "No time of the failure is in these files",
         "TORCH_NCCL_TRACE_BUFFER_SIZE=2000",
     ],
     "deadlock": ["No single rank is to blame", "They wait for each other: no single one is to blame."],
@@ -554,3 +556,16 @@ def test_a_pile_that_nobody_can_read_is_not_called_healthy() -> None:
         assert "Nothing in these files could be read as a log" in text
         assert "Nothing failed" not in text
         assert "No failure was found" not in text
+
+
+def test_a_moment_without_a_zone_or_a_year_is_shown_as_it_was_written() -> None:
+    lookup = Lookup({"inputs": [], "events": [], "ranks": [], "hosts": []})
+    told = {"onset": "2026-03-10T21:17:08.500000Z", "detected": None, "onset_uncertainty_s": 1.0}
+    assert when_words(told, lookup) == "2026-03-10 21:17:08 UTC ± 1 s"
+    assert when_words({**told, "zone_not_written": True}, lookup) == "2026-03-10 21:17:08 (zone not written) ± 1 s"
+    nothing = {"onset": None, "detected": None}
+    assert when_words(nothing, lookup) == "No time of the failure is in these files"
+    written = "19 September 16:18:02 (year not known)"
+    assert when_words({**nothing, "onset_written": written}, lookup) == written
+    noticed = {**nothing, "detected": "2026-03-10T21:17:08.000000Z", "zone_not_written": True}
+    assert when_words(noticed, lookup) == "Onset not known; noticed 2026-03-10 21:17:08 (zone not written)"

@@ -22,7 +22,7 @@ from nccl_forensics.model import (
     Verdict,
 )
 from nccl_forensics.text.messages import say
-from nccl_forensics.text.moments import rfc3339
+from nccl_forensics.text.moments import moment, rfc3339
 from nccl_forensics.text.phrases import runs
 from nccl_forensics.verdict.rates import MOST_FAILURES, Rates
 from nccl_forensics.who.identities import hosts_of
@@ -343,6 +343,12 @@ def _alternative(h: Hypothesis, why: str) -> dict[str, Any]:
     }
 
 
+def _without_year(i: Incident) -> str | None:
+    """The onset, or when the job noticed, in words, where nothing tells the year: no field can hold such a time."""
+    at_ns = i.onset_ns if i.onset_ns is not None else i.detected_ns
+    return moment(at_ns) if at_ns is not None and rfc3339(at_ns) is None else None
+
+
 def _incident(i: Incident, primary: int | None) -> dict[str, Any]:
     """Its own ranks, where those of the document are another one's, or those of one start of several."""
     ranks, left_out = _listed(i.ranks) if i.id != primary or i.id > 1 else ((), None)
@@ -352,6 +358,7 @@ def _incident(i: Incident, primary: int | None) -> dict[str, Any]:
         "onset": rfc3339(i.onset_ns),
         "onset_uncertainty_s": _seconds(i.onset_uncertainty_ns) if rfc3339(i.onset_ns) else None,
         "detected": rfc3339(i.detected_ns),
+        **_known(zone_not_written=None if i.zone_known else True, onset_written=_without_year(i)),
         "ended": rfc3339(i.ended_ns),
         "collective": _collective(i.collective),
         "verdict": _verdict(i.verdict),

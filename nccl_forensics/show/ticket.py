@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nccl_forensics.show.page.facts import facts_of, start_words
+from nccl_forensics.show.page.facts import facts_of, onset_words, start_words
 from nccl_forensics.show.page.inputs import coverage_words, inputs_summary
 from nccl_forensics.show.page.lookup import Lookup
 from nccl_forensics.show.page.sentences import (
@@ -20,7 +20,6 @@ from nccl_forensics.show.page.suspects import not_to_blame
 from nccl_forensics.show.page.words import Doc, clean, numbers_of, ranks_words
 from nccl_forensics.text import language
 from nccl_forensics.text.language import _, said
-from nccl_forensics.text.moments import micros, timestamp
 
 TICKET_LINES, TICKET_CHARS = 12, 400
 
@@ -94,8 +93,7 @@ def _in_one_line(incident: Doc, lookup: Lookup) -> str:
     verdict = incident["verdict"]
     start = f"{start_words(incident)}: " if incident.get("job") else ""
     status = _(STATUS_WORDS[verdict["status"]]).lower()
-    at = micros(incident["onset"] or incident["detected"] or incident.get("ended"))
-    when = _("time not known") if at is None else f"{timestamp(at, incident.get('onset_uncertainty_s'))} UTC"
+    when = onset_words({**incident, "onset": incident["onset"] or incident["detected"] or incident.get("ended")})
     return f"{start}{headline_of(verdict, lookup.host_of)} ({status}, {sure_words(verdict)}), {when}"
 
 

@@ -58,13 +58,14 @@ MONTHS = (
 )
 
 
-def moment(ns: int | None) -> str | None:
-    """For sentences: '2026-04-22 01:14:17 UTC'; '22 April 01:14:17 (year not known)'."""
+def moment(ns: int | None, *, zone_known: bool = True) -> str | None:
+    """For sentences: '2026-04-22 01:14:17 UTC'; '… (zone not written)'; '22 April 01:14:17 (year not known)'."""
     if ns is None:
         return None
     when = calendar(ns // 1000)
     if is_dated(ns):
-        return f"{when:%Y-%m-%d %H:%M:%S} UTC"
+        time = f"{when:%Y-%m-%d %H:%M:%S}"
+        return f"{time} UTC" if zone_known else say("{time} (zone not written)", time=time)
     return say(
         "{day} {month} {time} (year not known)", day=when.day, month=MONTHS[when.month - 1], time=f"{when:%H:%M:%S}"
     )

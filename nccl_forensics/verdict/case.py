@@ -239,6 +239,11 @@ class Case:
         if dumped is not None and dumped.time_ns is not None and self.onset_ns is not None:
             yield Failure(dumped, dumped.time_ns, self.onset_ns)
 
+    @property
+    def has_dumps(self) -> bool:
+        """Do dumps tell when the first waiter entered?"""
+        return self._dumped is not None
+
     @cached_property
     def _dumped(self) -> Event | None:
         """Where dumps alone tell: when the wait that they show had lasted as long as it may, on their clocks (UTC)."""

@@ -122,6 +122,7 @@ def _incident(found: Sequence[Finding], case: Case) -> Incident | None:
         onset_ns=moments.onset_ns,
         onset_uncertainty_ns=moments.uncertainty_ns,
         detected_ns=moments.detected_ns,
+        zone_known=moments.zone_known,
         ended_ns=_ended_ns(case) if case.job else None,
         collective=groups[0] if groups else None,
         groups=groups,
@@ -151,6 +152,8 @@ class _Moments:
     uncertainty_ns: int | None
     """Half-width of the error bar of the line that shows the onset."""
     detected_ns: int | None
+    zone_known: bool = True
+    """Both were read on clocks whose zone is known."""
 
     @property
     def waited_s(self) -> float | None:
@@ -170,7 +173,18 @@ def _moments(hypotheses: Sequence[Hypothesis], verdict: Verdict, case: Case) -> 
         uncertainty_ns=showing[0].uncertainty_ns if showing else None,
         detected_ns=case.detected.time_ns if case.job and case.detected is not None else None,
     )
-    return _without_guessed_zones(found, {e.clock for e in showing if onset_ns is not None}, case)
+    struck_on = {e.clock for e in showing if onset_ns is not None}
+    found = _without_guessed_zones(found, struck_on, case)
+    return replace(found, zone_known=all(map(case.aligned.beliefs.is_known, _clocks_of(found, struck_on, case))))
+
+
+def _clocks_of(found: _Moments, struck_on: Set[str | None], case: Case) -> Iterator[str | None]:
+    """The clocks on which the moments that are told were read; dumps write UTC."""
+    seen = case.detected if case.job else None
+    if found.onset_ns is not None:
+        yield from struck_on or ({seen.clock} if seen is not None and not case.has_dumps else ())
+    if found.detected_ns is not None and seen is not None:
+        yield seen.clock
 
 
 def _struck_ns(top: Hypothesis) -> int | None:

@@ -24,11 +24,19 @@ def summary(verdict: Verdict, top: Hypothesis | None, case: Case) -> str:
             who_waits=_who_reported(verdict),
             rest=_who_is_open(verdict, case),
         )
-    when = moments.moment(_onset(top))
+    when = moments.moment(_onset(top), zone_known=_zone_is_known(top, case))
     begin = when + ": " if when else ""
     said = joined(map(phrases.sentence, _what_is_named(verdict, top, case)), " ")
     doubt = "" if verdict.status == "identified" else say(" This is likely, not proved.")
     return begin + said + _what_others_saw(verdict, top, case) + doubt
+
+
+def _zone_is_known(top: Hypothesis, case: Case) -> bool:
+    """Is the zone known of the clock that shows the onset? What no line shows is told by dumps, which write UTC."""
+    onset_ns = _onset(top)
+    clocks = (e.clock for f in top.findings for e in f.events if e.time_ns == onset_ns)
+    fallback = case.detected.clock if case.detected is not None and not case.has_dumps else None
+    return case.aligned.beliefs.is_known(next(clocks, fallback))
 
 
 def _what_was_seen(top: Hypothesis | None) -> str:

@@ -154,6 +154,10 @@ class Beliefs:
         zone = self.of.get(clock or "")
         return zone is None or zone.proved
 
+    def is_known(self, clock: str | None) -> bool:
+        """Is its zone proved, or the user's word?"""
+        return self.is_proved(clock) or self.is_declared(clock)
+
     def is_declared(self, clock: str | None) -> bool:
         """Is its zone the user's word?"""
         zone = self.of.get(clock or "")

@@ -103,10 +103,11 @@ def when_words(incident: Doc, lookup: Lookup) -> str:
     onset, detected = micros(incident["onset"]), micros(incident["detected"])
     if onset is None:
         if detected is None:
-            return _("No time with its year is in these files")
-        return _("Onset not known; noticed {time} UTC").format(time=timestamp(detected))
+            written = incident.get("onset_written")
+            return clean(said(written)) if written else _("No time of the failure is in these files")
+        return _("Onset not known; noticed {time}").format(time=_zoned(timestamp(detected), incident))
     error = incident.get("onset_uncertainty_s")
-    text = f"{timestamp(onset, error)} UTC {plus_minus(error)}"
+    text = f"{_zoned(timestamp(onset, error), incident)} {plus_minus(error)}"
     if error is not None and len(set(lookup.host_of.values())) > 1:
         text += _(", as its own host's clock reads")  # the error is that of reading; hosts disagree by more
     if detected is not None and detected > onset:
@@ -118,10 +119,16 @@ def onset_words(incident: Doc) -> str:
     """When it began, or was noticed where that is not known, in few words."""
     onset, detected = micros(incident["onset"]), micros(incident["detected"])
     if onset is not None:
-        return f"{timestamp(onset, incident.get('onset_uncertainty_s'))} UTC"
+        return _zoned(timestamp(onset, incident.get("onset_uncertainty_s")), incident)
     if detected is not None:
-        return _("noticed {time} UTC").format(time=timestamp(detected))
-    return _("time not known")
+        return _("noticed {time}").format(time=_zoned(timestamp(detected), incident))
+    written = incident.get("onset_written")
+    return clean(said(written)) if written else _("time not known")
+
+
+def _zoned(time: str, incident: Doc) -> str:
+    """A moment of this incident with its zone, as far as one is proved."""
+    return _("{time} (zone not written)").format(time=time) if incident.get("zone_not_written") else f"{time} UTC"
 
 
 def certainty_words(verdict: Doc) -> str:

@@ -24,6 +24,7 @@ from nccl_forensics.lines.prefixes.layers import SHAPES, layers
 from nccl_forensics.lines.prefixes.peel import peel
 from nccl_forensics.lines.prefixes.peeled import Peeled
 from nccl_forensics.lines.scan import Scanner
+from nccl_forensics.lines.stamps import in_zone_of
 from nccl_forensics.lines.window import Window
 from nccl_forensics.model import Stamp
 
@@ -103,6 +104,37 @@ def test_a_known_shape_changes_nothing(case: Path) -> None:
             rest = shape(text, quick)
             if rest is not None:
                 assert (layers(text, slow, line), slow) == (rest, quick)
+
+
+NOON_NS = 1_772_625_600 * 10**9
+"""2026-03-04 12:00:00."""
+
+
+@pytest.mark.parametrize(
+    ("inner_s", "has_year", "outer_zone_s", "zone_s"),
+    [
+        (0, True, 0, 0),
+        (3600, True, 0, 3600),
+        (-5 * 3600 - 2, True, 0, -5 * 3600),
+        (5 * 3600 + 1800, True, 3600, 6 * 3600 + 1800),
+        (3600, False, 0, 3600),
+        (3600 + 300, True, 0, None),  # kept back for minutes, or another clock
+        (30 * 3600, True, 0, None),
+    ],
+)
+def test_the_collectors_stamp_tells_the_zone_of_the_programs(
+    inner_s: int, has_year: bool, outer_zone_s: int, zone_s: int | None
+) -> None:
+    wall_ns = NOON_NS + inner_s * 10**9
+    if not has_year:
+        since = datetime(1970, 1, 1) + timedelta(seconds=wall_ns // 10**9)
+        wall_ns = int((since.replace(year=1972) - datetime(1970, 1, 1)).total_seconds()) * 10**9
+    inner = Stamp(wall_ns=wall_ns, has_year=has_year)
+    found = in_zone_of(inner, Stamp(wall_ns=NOON_NS, zone_s=outer_zone_s))
+    assert found.zone_s == zone_s
+    assert found == inner or (found.wall_ns == NOON_NS + inner_s * 10**9 and found.has_year)
+    assert in_zone_of(inner, Stamp(wall_ns=NOON_NS)) == inner
+    assert in_zone_of(inner, None) == inner
 
 
 # --- one incident in every container of the kernel's log ------------------------------------------------------------
@@ -194,7 +226,7 @@ def test_job_logs_keep_who_speaks() -> None:
             if b"[E ProcessGroup" not in line.raw:
                 assert line.stamp is not None
                 assert line.stamp.resolution_ns == 1
-                assert not line.stamp.has_year
+                assert line.stamp.has_year == (line.peeled.outer is not None)  # the collector tells the year
     assert seen > 250
 
 

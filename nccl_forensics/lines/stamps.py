@@ -11,7 +11,9 @@ where they are written as an offset or as an abbreviation that means one offset 
 from __future__ import annotations
 
 import re
-from datetime import date
+from contextlib import suppress
+from dataclasses import replace
+from datetime import date, datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Final
 
@@ -386,3 +388,39 @@ def _offset_s(text: str) -> int | None:
     """Seconds east of UTC by the last word of `text` that may name a zone."""
     named = [x for x in _OFFSET.findall(text) if x not in ("AM", "PM")]
     return zone(named[-1]) if named else None
+
+
+COLLECTED_NS: Final = 60 * SECOND
+"""How long after the program a collector may have stamped a line whose two stamps tell a zone. Our judgement."""
+QUARTER: Final = 900 * SECOND
+FURTHEST: Final = 14 * 3600 * SECOND
+
+
+def in_zone_of(inner: Stamp, outer: Stamp | None) -> Stamp:
+    """The program's stamp with the zone and the year that the collector's own, on the same line, proves."""
+    unproved = inner.zone_s is None and inner.wall_ns is not None and not inner.drifts
+    if not unproved or inner.wall_ns is None or outer is None or outer.wall_ns is None or outer.zone_s is None:
+        return inner
+    if not outer.has_year:
+        return inner
+    utc_ns = outer.wall_ns - outer.zone_s * SECOND
+    wall_ns = inner.wall_ns if inner.has_year else _in_year_near(inner.wall_ns, utc_ns)
+    east_ns = round((wall_ns - utc_ns) / QUARTER) * QUARTER
+    if abs(wall_ns - utc_ns - east_ns) > COLLECTED_NS or abs(east_ns) > FURTHEST:
+        return inner
+    return replace(inner, wall_ns=wall_ns, has_year=True, zone_s=east_ns // SECOND)
+
+
+def _in_year_near(wall_ns: int, utc_ns: int) -> int:
+    """A time that was written without its year, in that which brings it nearest to a moment."""
+    seconds, rest = divmod(wall_ns, SECOND)
+    written = _BEGINNING + timedelta(seconds=seconds)
+    year = (_BEGINNING + timedelta(seconds=utc_ns // SECOND)).year
+    moved: list[int] = []
+    for near in (year - 1, year, year + 1):
+        with suppress(ValueError):  # 29 February
+            moved.append(int((written.replace(year=near) - _BEGINNING).total_seconds()) * SECOND + rest)
+    return min(moved, key=lambda ns: abs(ns - utc_ns), default=wall_ns)
+
+
+_BEGINNING = datetime(1970, 1, 1, tzinfo=timezone.utc)

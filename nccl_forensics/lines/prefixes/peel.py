@@ -21,6 +21,7 @@ from nccl_forensics.lines.prefixes.launchers import NCCL_HEAD, is_host, may_be_h
 from nccl_forensics.lines.prefixes.layers import layers, unwrap
 from nccl_forensics.lines.prefixes.peeled import Peeled, decode
 from nccl_forensics.lines.prefixes.records import binary_field, export_record, exported, verbose
+from nccl_forensics.lines.stamps import in_zone_of
 from nccl_forensics.lines.window import RawLine
 
 _INNER = re.compile(
@@ -206,5 +207,7 @@ def peel(line: RawLine) -> Peeled:
         rest = _message(rest, peeled, line)
     if peeled.host is None:
         of_heading(peeled, line)
+    if peeled.stamp is not None and peeled.outer is not None:
+        peeled.stamp = in_zone_of(peeled.stamp, peeled.outer)
     peeled.text = rest
     return peeled

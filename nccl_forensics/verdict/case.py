@@ -140,6 +140,11 @@ class Case:
         logged = (r.host for r in self.rows if r.format == "job-log")
         return frozenset(short(host) for host in chain(placed, wrote, logged) if host)
 
+    @property
+    def hosts_are_known(self) -> bool:
+        """Is any host known to be of the job?"""
+        return bool(self._job_hosts)
+
     def is_of_the_job(self, host: str) -> bool:
         """Does anything tie this host to the job: a rank, a line of the job, the user's word?"""
         return self.known.stated or short(host) in self._job_hosts

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nccl_forensics.model import Hypothesis, Verdict
+from nccl_forensics.model import Hypothesis, InputRow, Verdict
+from nccl_forensics.names import same_host
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say, say_many
-from nccl_forensics.verdict.advice import kernel_logs, recorder_setting, undumped
-from nccl_forensics.verdict.case import Case
+from nccl_forensics.verdict.advice import KERNEL_LOGS, kernel_logs, recorder_setting, undumped
+from nccl_forensics.verdict.case import ONE_START, Case
 
 MOST_MISSING = 6
 COLLECT = say("`nccl-forensics collect-script > collect.sh`, then `sudo sh collect.sh` there")
@@ -68,17 +69,35 @@ def _dumps_of_the_open(known: _Known) -> str | None:
 
 
 def _kernel_log(known: _Known) -> str | None:
-    there = known.has_event("xid", "boot-start", "driver-version") or known.has_file(
-        "kernel", "journal", "nvidia-bug-report"
-    )
-    if not known.case.job or there:
+    if not known.case.job:
         return None
+    usable = [row for row in known.case.rows if _tells_of_the_failure(row, known.case)]
     hosts = known.verdict.hosts
+    lacking = [host for host in hosts if not any(same_host(row.host, host) for row in usable)]
+    if (hosts and not lacking) or (not hosts and usable):
+        return None
     return say(
         "the kernel log of {host}: {collect}, or `sudo journalctl -k -b -o short-iso-precise > kernel-$(hostname).log`",
-        host=phrases.listing(hosts) if hosts else say("every host of the job"),
+        host=phrases.listing(lacking) if lacking else say("every host of the job"),
         collect=COLLECT,
     )
+
+
+def _tells_of_the_failure(row: InputRow, case: Case) -> bool:
+    """Is it a kernel's log that could be read, of a host that can be of the job, and that had begun by then?"""
+    if row.format not in KERNEL_LOGS or row.status not in ("read", "partial"):
+        return False
+    return (row.host is None or not case.hosts_are_known or case.is_of_the_job(row.host)) and not _began_later(
+        row, case
+    )
+
+
+def _began_later(row: InputRow, case: Case) -> bool:
+    """Does it begin with a boot that came after the failure, for all that its clock can be off?"""
+    seen = case.detected
+    boots = (e for e in case.of("boot-start") if e.evidence.source == row.path)
+    first = [boot for boot in boots if (boot.evidence.line or 0) < ONE_START]
+    return seen is not None and bool(first) and all(case.aligned.before(seen, boot) for boot in first)
 
 
 def _rank_of_the_card(known: _Known) -> str | None:

@@ -14,8 +14,8 @@ INIT = (
 )
 TIMEOUT = (
     "[rank{rank}]:[E310 21:27:09.028000007 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective "
-    "operation timeout: WorkNCCL(SeqNum=842, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600042 "
-    "milliseconds before timing out.\n"
+    "operation timeout: WorkNCCL(SeqNum=842, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for "
+    "600042 milliseconds before timing out.\n"
 )
 JOB = (
     "".join(INIT.format(host="ws1", rank=r) for r in range(4))

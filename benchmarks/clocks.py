@@ -6,6 +6,10 @@ analyzed as a customer's would be. Counted: true offsets between hosts, at the m
 lie within the stated bar, and the width of the bars; the times of lines (all that the verdict cites and all by which
 the job noticed) that lie within theirs; and claims about the order of two of these lines (`Aligned.before`) against
 what really came first.
+
+`--strip zones` (or `years`) takes all zones (or years) off the lines first. What then matters: that no order is claimed
+that is wrong, how often it is decided whether a kernel's line that the verdict cites came before the job noticed, and
+that nothing is identified where that is left open. `--good`: clocks that agree, so that only zones matter.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 from itertools import combinations
 from pathlib import Path
 from random import Random
@@ -25,10 +30,14 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
 
 from simulator import Decoys, Degrade, Scenario, draw, simulate  # noqa: E402
 
+from nccl_forensics.analysis import Analysis  # noqa: E402
 from nccl_forensics.catalog import kinds_marked  # noqa: E402
+from nccl_forensics.intake.sniff import HOST_FORMATS  # noqa: E402
+from nccl_forensics.lines.read import Parsed, read  # noqa: E402
 from nccl_forensics.model import Event  # noqa: E402
 from nccl_forensics.names import short  # noqa: E402
-from nccl_forensics.pipeline import analyze  # noqa: E402
+from nccl_forensics.pipeline import conclude  # noqa: E402
+from nccl_forensics.verdict.case import Case  # noqa: E402
 from nccl_forensics.when.aligned import Aligned  # noqa: E402
 
 SLACK_NS = 1_000_000
@@ -49,6 +58,11 @@ class Score:
     """Those of hosts that are tied to others, with one true time."""
     claims: int = 0
     wrong: tuple[str, ...] = ()
+    decided: int = 0
+    open_: int = 0
+    """Lines of kernels that the verdict cites whose order against the job's notice is told, or left open."""
+    sure_without: int = 0
+    """Verdicts of 0.8 or more whose cause rests on such lines alone, and on none whose order is told."""
 
 
 def scenario(seed: int) -> Scenario:
@@ -96,16 +110,59 @@ def _moments(reading: Callable[[int], int], read_ns: int, late_ns: int) -> set[i
     return found
 
 
-def run(seed: int) -> Score:
+def stripped(parsed: Parsed, what: str) -> Parsed:
+    """What a file gave, without the zones or the years of its stamps."""
+    return replace(parsed, events=tuple(_stripped(event, what) for event in parsed.events))
+
+
+def _stripped(event: Event, what: str) -> Event:
+    stamp = event.stamp
+    if stamp is None or stamp.wall_ns is None:
+        return event
+    if what == "zones":
+        details = {k: v for k, v in event.details.items() if k not in ("zone_s", "epoch_ns")}
+        return replace(event, stamp=replace(stamp, zone_s=None), details=details)
+    since = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=stamp.wall_ns // 10**9)
+    moved = int(since.replace(year=1972).timestamp()) * 10**9 + stamp.wall_ns % 10**9
+    return replace(event, stamp=replace(stamp, wall_ns=moved, has_year=False))
+
+
+def _shown(analysis: Analysis, score: Score) -> None:
+    """Whether the verdict's own order is told, and what it claims where it is not."""
+    of_hosts = {r.path for r in analysis.rows if r.format in HOST_FORMATS}
+    for incident in analysis.incidents:
+        case = Case(
+            events=analysis.events,
+            known=analysis.known,
+            collectives=analysis.collectives,
+            aligned=analysis.aligned or Aligned((), (), frozenset()),
+            rows=analysis.rows,
+        )
+        own = [f for f in incident.verdict.evidence if f.cause == incident.verdict.cause and f.weight > 0]
+        cited = [f.events[0] for f in own if f.events and f.events[0].evidence.source in of_hosts]
+        told = [case.order_is_shown(event) for event in cited]
+        score.decided += sum(told)
+        score.open_ += len(told) - sum(told)
+        score.sure_without += (
+            bool(told) and len(cited) == len(own) and not any(told) and incident.verdict.confidence >= 0.8
+        )
+
+
+def run(seed: int, strip: str | None = None, *, good: bool = False) -> Score:
     """Simulate, analyze and judge one bundle."""
-    made = simulate(scenario(seed), seed)
+    drawn = scenario(seed)
+    if good:
+        drawn = replace(drawn, degrade=replace(drawn.degrade, clock_spread_s=0.0, step_in_job=False))
+    made = simulate(drawn, seed)
     truth = made.truth
     with tempfile.TemporaryDirectory() as folder:
         made.write(Path(folder))
-        analysis = analyze([folder])
+        parsed = read([folder])
+        analysis = conclude([stripped(p, strip) for p in parsed] if strip else parsed)
     aligned = analysis.aligned
     assert aligned is not None
     score = Score()
+    _shown(analysis, score)
     from_dumps = any(name.startswith("fr/") for name in made.files)
     readings = {short(h): reading for h, reading in truth.reading_ns.items()}
     reference = aligned.offsets.reference if aligned.offsets is not None else None
@@ -163,16 +220,22 @@ def _added(scores: Sequence[Score]) -> Iterator[str]:
     yield f"median bar where dumps exist: {median(bars) if bars else float('nan'):.3f} s (of {len(bars)})"
     yield f"lines within their bar: {lines_inside} of {lines} ({lines_inside / max(lines, 1):.1%})"
     yield f"claims of order across clocks: {sum(s.claims for s in scores)}, wrong: {sum(len(s.wrong) for s in scores)}"
+    decided, open_ = sum(s.decided for s in scores), sum(s.open_ for s in scores)
+    share = decided / max(decided + open_, 1)
+    yield f"kernels' lines cited whose order is decided: {decided} of {decided + open_} ({share:.1%})"
+    yield f"verdicts of 0.8 or more on lines whose order is open: {sum(s.sure_without for s in scores)}"
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--seeds", nargs=2, type=int, default=(5000, 5500), metavar=("FIRST", "LAST"))
     options.add_argument("-v", action="store_true", help="name the bundles with a wrong claim or offset, and count on")
+    options.add_argument("--strip", choices=("zones", "years"), help="take these off all lines first")
+    options.add_argument("--good", action="store_true", help="clocks that agree, so that only zones matter")
     given = options.parse_args()
     scores = []
     for seed in range(*given.seeds):
-        score = run(seed)
+        score = run(seed, given.strip, good=given.good)
         scores.append(score)
         if given.v and (score.wrong or score.inside < score.offsets or score.lines_inside < score.lines):
             outside = f"{score.offsets - score.inside} offsets, {score.lines - score.lines_inside} lines outside"

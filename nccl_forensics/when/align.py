@@ -145,14 +145,18 @@ def _compared(placed: _Placed, recorded: _Recorded) -> Aligned:
             tuple(placed.events),
             rows,
             placed.assumed,
-            steps=tuple(_told_steps(placed.events)),
+            steps=tuple(_told_steps(placed.events, placed.beliefs)),
             beliefs=placed.beliefs,
         )
     offsets = _offsets(placed, recorded)
     moved = [_moved(event, offsets, owners) for event in placed.events]
     clocks = {name: _row(row, owners, offsets) for name, row in placed.clocks.items()}
     clocks |= _clocks_of_dumps(offsets, owners)
-    unseen = [step for step in _told_steps(moved) if not any(_same_step(step, shown) for shown in offsets.steps)]
+    unseen = [
+        step
+        for step in _told_steps(moved, placed.beliefs)
+        if not any(_same_step(step, shown) for shown in offsets.steps)
+    ]
     return Aligned(
         tuple(moved),
         tuple(clocks[name] for name in sorted(clocks)),
@@ -179,7 +183,7 @@ def _offsets(placed: _Placed, recorded: _Recorded) -> Offsets:
         for w in waits
         if w.set_by_ns
     ]
-    told = [_told(step) for step in _told_steps(placed.events)]
+    told = [_told(step) for step in _told_steps(placed.events, placed.beliefs)]
     offsets = skew.offsets(blocks, [*shown_by_waits, *told])
     for wait in waits:
         if not wait.set_by_ns:
@@ -188,7 +192,7 @@ def _offsets(placed: _Placed, recorded: _Recorded) -> Offsets:
         offsets.set_later(one)
     shown = offsets.steps
     moved = [_moved(event, offsets, placed.owners) for event in placed.events]
-    for one, step in zip(told, _told_steps(moved), strict=True):
+    for one, step in zip(told, _told_steps(moved, placed.beliefs), strict=True):
         if not any(_same_step(step, other) for other in shown):
             offsets.set_later(one)
     return offsets
@@ -267,12 +271,12 @@ def _set(owner: str, offsets: Offsets) -> list[str]:
     ]
 
 
-def _told_steps(placed: Sequence[Event]) -> Iterator[Step]:
+def _told_steps(placed: Sequence[Event], beliefs: Beliefs) -> Iterator[Step]:
     """Clocks that were set, as the time service's own lines tell."""
     found: dict[tuple[str, int], Event] = {}
     for event in placed:
         if event.kind in TIME_SET and event.time_ns is not None and (by_ns := _set_by_ns(event)):
-            found.setdefault((whose_clock(event), by_ns), event)
+            found.setdefault((whose_clock(event, beliefs.is_proved(event.clock)), by_ns), event)
     if found:
         from nccl_forensics.when.offsets import Step
     for (owner, by_ns), event in found.items():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nccl_forensics.model import ClockRow, Event, InputRow
 from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND, is_dated
-from nccl_forensics.when.belief import SHOWN, SURE, Beliefs, Chances
+from nccl_forensics.when.belief import CERTAIN, SHOWN, Beliefs, Chances
 
 if TYPE_CHECKING:
     from nccl_forensics.when.offsets import Offsets, Step
@@ -23,6 +23,10 @@ DRIFT_S = 15.0
 UNCOMPARED_S = 300
 """How far two clocks may differ that nothing in the pile compares: what Kerberos (`clockskew`) and Slurm's munge
 (its credentials' life) put up with by default, so that a cluster beyond it is noticed."""
+
+
+UNPROVED = " (zone not known)"
+"""How the name of a clock ends whose zone nothing proves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,15 @@ class Aligned:
         """By how much (time of `a`) - (time of `b`) may be wrong by zones, and how likely: to be taken off."""
         if self.whose(a) in self.compared and self.whose(b) in self.compared:
             return SHOWN
-        return self.beliefs.apart(a.clock, b.clock)
+        return self.beliefs.apart(self._read_on(a), self._read_on(b))
+
+    def _read_on(self, event: Event) -> str | None:
+        """The clock whose zone its time depends on: the reference if it was moved to that; None: one that is proved."""
+        owner = self.whose(event)
+        if owner not in self.compared or self.offsets is None or self.offsets.reference is None:
+            return event.clock
+        clock, unproved, _ = self.offsets.reference.rpartition(UNPROVED)
+        return clock if unproved else None
 
     def slack_ns(self, a: Event, b: Event, apart_ns: int = 0) -> int:
         """How far their times must be apart for an order to be claimed, if zones are wrong by this. Both have one."""
@@ -67,7 +79,7 @@ class Aligned:
             return slack
         times = a.time_ns - apart_ns, b.time_ns
         low, high = min(times), max(times)
-        whose = {self.whose(a), self.whose(b)}
+        whose = {self.whose(a), self.whose(b), *(short(e.host) for e in (a, b) if e.host)}
         for step in self.steps:
             reach = abs(step.by_ns)
             lies_between = low <= step.before_ns + reach and high >= step.after_ns - reach
@@ -85,7 +97,7 @@ class Aligned:
         tied = mine in self.compared and other in self.compared
         slack = (a.uncertainty_ns or 0) + (b.uncertainty_ns or 0)
         watched = tied and self._watched(a, mine) and self._watched(b, other)
-        of_one_host = a.host is not None and b.host is not None and short(a.host) == short(b.host)
+        of_one_host = mine == other and a.host is not None and b.host is not None
         if not watched and not of_one_host and not _written_so(a, b):
             slack += UNCOMPARED_S * SECOND
         return slack
@@ -108,9 +120,9 @@ class Aligned:
             if abs(gap_ns) > self.slack_ns(a, b, apart_ns):
                 earlier += chance if gap_ns < 0 else 0.0
                 later += chance if gap_ns > 0 else 0.0
-        if earlier >= SURE:
+        if earlier >= CERTAIN:
             return True
-        return False if later >= SURE else None
+        return False if later >= CERTAIN else None
 
 
 def _written_so(a: Event, b: Event) -> bool:
@@ -124,9 +136,10 @@ def _written_so(a: Event, b: Event) -> bool:
 
 
 def whose_clock(event: Event, zone_is_proved: bool = True) -> str:
-    """The clock behind a stamp; times that were read in a zone that nothing proves are compared with their like."""
+    """The clock behind a stamp: that of its host. Where nothing proves its zone, a host's own logs and those of jobs
+    there can be hours apart, and each is compared by itself."""
     owner = short(event.host) if event.host else f"file {event.evidence.source}"
-    return owner if zone_is_proved else f"{owner} (zone not known)"
+    return owner if zone_is_proved else f"{event.clock or owner}{UNPROVED}"
 
 
 def ordered(events: Sequence[Event]) -> list[Event]:

@@ -23,7 +23,9 @@ Chances = Mapping[int, float]
 """Zone, or difference of two zones → its probability."""
 
 SURE = 0.97
-"""From which on an order counts as shown."""
+"""From which on something counts as shown that falls together in one zone, which is evidence of its own."""
+CERTAIN = 0.995
+"""From which on an order is claimed: it must hold in the zones that few are in as well."""
 OWN_ZONE, OWN_UTC = 0.93, 0.05
 """A host's own log is in the zone of its site, seldom in UTC beside others that are not."""
 JOB_ZONE, JOB_UTC = 0.6, 0.3
@@ -34,7 +36,7 @@ PROVED_UTC = 0.75
 """Where the proved zone is UTC, it can also be that of the tool that collected the log (journalctl --utc)."""
 AS_DECLARED = 0.98
 """The user knows the zone of what he sends, but one word is given for all of its files."""
-ALIKE = 0.98
+ALIKE = 0.95
 """Two logs of one sort (of hosts, of jobs) have the same zone, whichever that is."""
 SITE_OF_OTHERS = 0.85
 """A host is in the zone that its neighbours are proved to be in."""

@@ -7,7 +7,8 @@ lie within the stated bar, and the width of the bars; the times of lines (all th
 the job noticed) that lie within theirs; and claims about the order of two of these lines (`Aligned.before`) against
 what really came first.
 
-`--strip zones` (or `years`) takes all zones (or years) off the lines first. What then matters: that no order is claimed
+`--strip zones` (or `years`) takes zones (or years) off the lines of hosts' own logs first (the simulated jobs' logs
+write lines in two zones, of which only one is written). What then matters: that no order is claimed
 that is wrong, how often it is decided whether a kernel's line that the verdict cites came before the job noticed, and
 that nothing is identified where that is left open. `--good`: clocks that agree, so that only zones matter.
 """
@@ -111,7 +112,9 @@ def _moments(reading: Callable[[int], int], read_ns: int, late_ns: int) -> set[i
 
 
 def stripped(parsed: Parsed, what: str) -> Parsed:
-    """What a file gave, without the zones or the years of its stamps."""
+    """What a host's own log gave, without the zones or the years of its stamps."""
+    if parsed.row.format not in HOST_FORMATS:
+        return parsed
     return replace(parsed, events=tuple(_stripped(event, what) for event in parsed.events))
 
 

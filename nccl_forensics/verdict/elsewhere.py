@@ -15,6 +15,8 @@ from nccl_forensics.text.messages import say
 from nccl_forensics.verdict.case import Case
 
 FIGURES = re.compile(r"[\d.]+")
+MOST_LINES = 4
+"""Lines of a finding that are asked for their time."""
 
 
 def of_this_job(found: Sequence[Finding], case: Case) -> list[Finding]:
@@ -29,7 +31,7 @@ def _speaks_for_a_host(finding: Finding) -> bool:
 
 def _weighed(finding: Finding, ran: _Whereabouts) -> Finding:
     if not ran.probably_elsewhere_than(finding.hosts):
-        return finding
+        return _untied(finding) if not ran.tied(finding) else finding
     if ran.surely_elsewhere_than(finding.hosts):
         why = say("every rank of this job ran elsewhere")
         value = min(finding.weight, 1.0) + weight("not_in_job")
@@ -37,6 +39,12 @@ def _weighed(finding: Finding, ran: _Whereabouts) -> Finding:
         why = say("no rank of this job is known to have run there")
         value = finding.weight + weight("perhaps_not_in_job")
     return replace(finding, weight=value, says=say("{says} ({why})", says=finding.says, why=why))
+
+
+def _untied(finding: Finding) -> Finding:
+    why = say("neither its host nor its time ties it to the job")
+    says = say("{says} ({why})", says=finding.says, why=why)
+    return replace(finding, weight=finding.weight + weight("nothing_ties"), says=says)
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,12 @@ class _Whereabouts:
     def surely_elsewhere_than(self, hosts: Iterable[str]) -> bool:
         """Given that it is probable: are all ranks placed, by names that mean hosts?"""
         return (self.names_mean_hosts or self.are_named_alike(hosts)) and self.all_placed
+
+    def tied(self, finding: Finding) -> bool:
+        """Does a host of it, or the time of a line, tie it to the job?"""
+        if any(map(self.case.is_of_the_job, finding.hosts)) or not finding.events:
+            return True
+        return any(map(self.case.order_is_shown, finding.events[:MOST_LINES]))
 
     @cached_property
     def hosts(self) -> frozenset[str]:

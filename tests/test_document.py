@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from short_form import analyzed, cases, events, label, load
 
 from nccl_forensics import __version__, catalog
+from nccl_forensics.pipeline import analyze
 from nccl_forensics.show import document
 from nccl_forensics.text import language, moments, phrases
 from nccl_forensics.text.moments import rfc3339
@@ -277,3 +278,19 @@ def test_sizes(count: int, said: str) -> None:
 )
 def test_times_in_cells(at_us: int, error_s: float | None, said: str) -> None:
     assert moments.timestamp(at_us, error_s) == said
+
+
+def test_an_event_on_a_clock_whose_zone_nothing_tells_says_so(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(
+        "2026-03-10 21:15:49,000 INFO step 1 | loss 2.3060\nRuntimeError: CUDA error: unspecified launch failure\n"
+        "2026-03-10 21:15:50,000 ERROR RuntimeError: CUDA error: unspecified launch failure\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "kern.log").write_text(
+        "2026-03-10T21:15:48+00:00 n1 kernel: NVRM: Xid (PCI:0000:61:00): 31, pid=1, name=python3, MMU Fault\n",
+        encoding="utf-8",
+    )
+    doc = document.build(analyze([str(tmp_path)]))
+    said = {(e["kind"], e.get("zone_not_written")) for e in doc["events"] if e["time"]}
+    assert ("xid", None) in said
+    assert any(unzoned for kind, unzoned in said if kind != "xid")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from nccl_forensics import __version__
@@ -40,6 +40,7 @@ def build(analysis: Analysis, *, command: str | None = None, timezone: str | Non
     cited = {(e.source, e.line) for i in analysis.incidents for f in i.verdict.evidence for e in _places(f)}
     listed, left_out = _listed(analysis.ranks)
     primary = analysis.primary if analysis.primary not in (None, 1) else None
+    unzoned = _unzoned(analysis)
     return {
         "schema": SCHEMA,
         "tool": {
@@ -54,7 +55,7 @@ def build(analysis: Analysis, *, command: str | None = None, timezone: str | Non
         "ranks": [_rank(r) for r in listed],
         **_known(ranks_left_out=left_out),
         "clocks": [_clock(c) for c in analysis.clocks],
-        "events": [event(e, (e.evidence.source, e.evidence.line) in cited) for e in events],
+        "events": [event(e, (e.evidence.source, e.evidence.line) in cited, unzoned) for e in events],
         "incidents": [_incident(i, analysis.primary) for i in analysis.incidents],
         **_known(primary=primary, rates=_rates(analysis.rates) if analysis.rates else None),
         "problems": [
@@ -169,8 +170,13 @@ def _chosen(analysis: Analysis) -> tuple[Sequence[Event], int]:
     return [events[n] for n in keep], len(events) - MOST_EVENTS
 
 
-def event(e: Event, key: bool = False) -> dict[str, Any]:
-    """One row of the timeline; `key`: it is cited."""
+def _unzoned(analysis: Analysis) -> frozenset[str]:
+    """Clocks whose zone nothing tells: their times are as written."""
+    return frozenset(c.clock for c in analysis.clocks if c.basis == "assumed")
+
+
+def event(e: Event, key: bool = False, unzoned: Container[str] = ()) -> dict[str, Any]:
+    """One row of the timeline; `key`: it is cited; `unzoned`: clocks whose zone nothing tells."""
     time = rfc3339(e.time_ns)
     alarming = e.role in ("cause", "symptom") and e.severity in ("critical", "error")
     return {
@@ -192,6 +198,7 @@ def event(e: Event, key: bool = False) -> dict[str, Any]:
             repeats=e.repeats if e.repeats > 1 else None,
             boot=e.boot,
             key=True if key or alarming else None,
+            zone_not_written=True if time and e.clock in unzoned else None,
         ),
     }
 

@@ -30,7 +30,8 @@ class EventRow:
 
 def _when(row: EventRow) -> str:
     at, error = micros(row.doc.get("time")), row.doc.get("time_uncertainty_s")
-    return _("not known") if at is None else below(timestamp(at, error), plus_minus(error))
+    unzoned = _("zone not written") if row.doc.get("zone_not_written") else ""
+    return _("not known") if at is None else below(timestamp(at, error), plus_minus(error), unzoned)
 
 
 def _what(row: EventRow) -> str:

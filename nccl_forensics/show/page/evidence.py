@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from nccl_forensics.show.page.lookup import Lookup
 from nccl_forensics.show.page.rows import Raw, Step
 from nccl_forensics.show.page.tables import Column, Layout, Table
-from nccl_forensics.show.page.words import CONTEXT_CHARS, Doc, clean, full_sentence, plus_minus
+from nccl_forensics.show.page.words import CONTEXT_CHARS, Doc, clean, full_sentence, plus_minus, zoned
 from nccl_forensics.text.language import N_, _, said
 from nccl_forensics.text.moments import micros, timestamp
 
@@ -88,7 +88,7 @@ def _raw(anchor: str, item: Doc, lookup: Lookup) -> Raw:
     at, error = micros(item.get("time") or event.get("time")), event.get("time_uncertainty_s")
     return Raw(
         anchor=anchor,
-        when=_("time not known") if at is None else timestamp(at, error) + " UTC",
+        when=_("time not known") if at is None else zoned(timestamp(at, error), event),
         error="" if at is None else plus_minus(error),
         place=", ".join(x for x in lookup.place(event) if x) if event else "",
         where=lookup.where_of(item),

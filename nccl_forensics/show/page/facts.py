@@ -17,6 +17,7 @@ from nccl_forensics.show.page.words import (
     numbers_of,
     plus_minus,
     ranks_words,
+    zoned,
 )
 from nccl_forensics.text.language import _, said
 from nccl_forensics.text.messages import upper_first
@@ -105,9 +106,9 @@ def when_words(incident: Doc, lookup: Lookup) -> str:
         if detected is None:
             written = incident.get("onset_written")
             return clean(said(written)) if written else _("No time of the failure is in these files")
-        return _("Onset not known; noticed {time}").format(time=_zoned(timestamp(detected), incident))
+        return _("Onset not known; noticed {time}").format(time=zoned(timestamp(detected), incident))
     error = incident.get("onset_uncertainty_s")
-    text = f"{_zoned(timestamp(onset, error), incident)} {plus_minus(error)}"
+    text = f"{zoned(timestamp(onset, error), incident)} {plus_minus(error)}"
     if error is not None and len(set(lookup.host_of.values())) > 1:
         text += _(", as its own host's clock reads")  # the error is that of reading; hosts disagree by more
     if detected is not None and detected > onset:
@@ -119,16 +120,11 @@ def onset_words(incident: Doc) -> str:
     """When it began, or was noticed where that is not known, in few words."""
     onset, detected = micros(incident["onset"]), micros(incident["detected"])
     if onset is not None:
-        return _zoned(timestamp(onset, incident.get("onset_uncertainty_s")), incident)
+        return zoned(timestamp(onset, incident.get("onset_uncertainty_s")), incident)
     if detected is not None:
-        return _("noticed {time}").format(time=_zoned(timestamp(detected), incident))
+        return _("noticed {time}").format(time=zoned(timestamp(detected), incident))
     written = incident.get("onset_written")
     return clean(said(written)) if written else _("time not known")
-
-
-def _zoned(time: str, incident: Doc) -> str:
-    """A moment of this incident with its zone, as far as one is proved."""
-    return _("{time} (zone not written)").format(time=time) if incident.get("zone_not_written") else f"{time} UTC"
 
 
 def certainty_words(verdict: Doc) -> str:

@@ -12,7 +12,7 @@ from nccl_forensics.show.page.lookup import Lookup
 from nccl_forensics.show.page.markup import below, breakable, link
 from nccl_forensics.show.page.rows import Tick, TimelineView, some
 from nccl_forensics.show.page.tables import Column, Layout, unbroken
-from nccl_forensics.show.page.words import Doc, kind_words, meanings, numbers_of, plain_word, plus_minus
+from nccl_forensics.show.page.words import Doc, kind_words, meanings, numbers_of, plain_word, plus_minus, zoned
 from nccl_forensics.text.language import N_, _
 from nccl_forensics.text.moments import calendar, micros, timestamp
 
@@ -132,7 +132,8 @@ class _Scene:
 
 
 def _spoken(event: KeyEvent, who: str, at_us: int) -> str:
-    return f"{kind_words(event.doc)}, {who}, {timestamp(at_us, event.error_s)} UTC {plus_minus(event.error_s)}"
+    when = zoned(timestamp(at_us, event.error_s), event.doc)
+    return f"{kind_words(event.doc)}, {who}, {when} {plus_minus(event.error_s)}"
 
 
 def waited_us(event: Doc) -> int | None:
@@ -233,7 +234,8 @@ def _when(row: Occurrence) -> str:
     basis = row.event.doc.get("time_basis")
     told = "" if basis in (None, "stamp") else plain_word(_BASIS.get(basis, ""))
     far = "" if row.drawn else _("not drawn: too far away")
-    return below(timestamp(row.moment.at_us, row.event.error_s), told, far)
+    unzoned = _("zone not written") if row.event.doc.get("zone_not_written") else ""
+    return below(timestamp(row.moment.at_us, row.event.error_s), told, unzoned, far)
 
 
 def _what(row: Occurrence) -> str:

@@ -172,3 +172,8 @@ STATES = {
 def rank_state(row: Doc) -> str:
     state = row.get("state")
     return state if state in STATES else "no-data"
+
+
+def zoned(time: str, row: Doc) -> str:
+    """A moment of this incident or event with its zone, as far as one is known."""
+    return _("{time} (zone not written)").format(time=time) if row.get("zone_not_written") else f"{time} UTC"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 from short_form import events
 
+from nccl_forensics.pipeline import analyze
 from nccl_forensics.who.host_names import HostNames
 
 SAID = [
@@ -35,3 +39,30 @@ def test_what_no_line_tells_can_be_told_by_elimination() -> None:
     assert names.named("10.9.9.9<4711>", "n3") == "n3<4711>"
     assert names.named("10.1.2.4<4711>", "n3") == "n2<4711>"
     assert names.named("n9<4711>", "n3") == "n9<4711>"
+
+
+REPORT = """____________________________________________
+
+Start of NVIDIA bug report log file.  Please include this file, along
+with a detailed description of your problem.
+
+nvidia-bug-report.sh Version: 34006340
+
+Date: Wed Mar 18 07:29:43 AM UTC 2026
+uname: Linux gpu001 5.15.0-113-generic #123-Ubuntu SMP Mon Jun 10 08:16:17 UTC 2024 x86_64 x86_64 x86_64 GNU/Linux
+"""
+NAMELESS = "[  101.000000] NVRM: Xid (PCI:0000:61:00): 31, pid=7, name=python3, MMU Fault\n"
+OF_ANOTHER = "Mar 18 07:00:00 gpu002 kernel: NVRM: Xid (PCI:0000:62:00): 31, pid=7, name=python3, MMU Fault\n"
+
+
+@pytest.mark.parametrize(("beside", "host"), [({}, "gpu001"), ({"kern.log": OF_ANOTHER}, None)])
+def test_a_bug_report_names_its_bundle_only_if_that_is_of_one_host(
+    beside: dict[str, str], host: str | None, tmp_path: Path
+) -> None:
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    for name, text in {"nvidia-bug-report.log": REPORT, "dmesg.txt": NAMELESS, **beside}.items():
+        (bundle / name).write_text(text, encoding="utf-8")
+    archive = shutil.make_archive(str(tmp_path / "sent"), "gztar", tmp_path, "bundle")
+    (row,) = (r for r in analyze([archive]).rows if r.path.endswith("dmesg.txt"))
+    assert row.host == host

@@ -189,7 +189,7 @@ def _host(row: InputRow, said: _Said, names: _Names) -> str | None:
     if hosts:
         return _only_host(hosts)
     return (
-        _declared_beside(row.path, said.declared)
+        _declared_beside(row.path, said)
         or _spelled(_host_by_name(row, said, names), said)
         or _by_cards(row, said)
         or _only_machine(row, said)
@@ -201,14 +201,16 @@ def _only_host(hosts: Mapping[str, int]) -> str | None:
     return max(hosts, key=len) if len({short(h) for h in hosts}) == 1 else None
 
 
-def _declared_beside(path: str, declared: Mapping[str, str]) -> str | None:
-    """The host that a neighbour in the same archive or bundle folder declares (a sosreport's `hostname`)."""
+def _declared_beside(path: str, said: _Said) -> str | None:
+    """The host that a neighbour in the same archive or bundle folder declares (a sosreport's `hostname`), if no line of
+    the files there speaks of another."""
     if "!" not in path:
         return None
     root = path.rsplit("!", 1)[0] + "!"
-    top = path[len(root) :].split("/", 1)[0]
-    names = {name for other, name in declared.items() if other.startswith(root + top)}
-    return names.pop() if len(names) == 1 else None
+    bundle = root + path[len(root) :].split("/", 1)[0]
+    names = {name for other, name in said.declared.items() if other.startswith(bundle)}
+    spoken_of = {short(host) for other, hosts in said.hosts.items() if other.startswith(bundle) for host in hosts}
+    return names.pop() if len(names) == 1 and spoken_of <= {short(name) for name in names} else None
 
 
 def _host_by_name(row: InputRow, said: _Said, names: _Names) -> str | None:

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from short_form import BASE_NS, SECOND, cases, events, load, rows, stamp, with_faults
 
 from nccl_forensics.errors import InputError
+from nccl_forensics.lines.stamps import with_year
 from nccl_forensics.model import Event, Evidence, InputRow, Stamp
 from nccl_forensics.text.moments import rfc3339
 from nccl_forensics.when import align
 from nccl_forensics.when.aligned import Aligned, Arrival
-from nccl_forensics.when.years import with_year
 from nccl_forensics.when.zones import parse_zone
 
 CASES = cases("clocks")

@@ -12,6 +12,7 @@ import pytest
 from short_form import BASE_NS, SECOND, analyzed, cases, label, load
 
 from nccl_forensics import analysis, catalog
+from nccl_forensics.lines.stamps import DAY, with_year
 from nccl_forensics.model import Event, Finding
 from nccl_forensics.names import same_host
 from nccl_forensics.pipeline import analyze
@@ -23,7 +24,7 @@ from nccl_forensics.verdict.case import Case
 from nccl_forensics.verdict.rules import findings
 from nccl_forensics.verdict.rules.gpu_trends import MINUTE, _most_within
 from nccl_forensics.when.aligned import Aligned
-from nccl_forensics.when.years import DAY, NEAR_DAYS, FullDates, with_year
+from nccl_forensics.when.years import NEAR_DAYS, FullDates
 
 TIMEOUT = (
     "[rank{rank}]:[E422 01:14:17.000000001 ProcessGroupNCCL.cpp:629] [Rank {rank}] Watchdog caught collective operation"

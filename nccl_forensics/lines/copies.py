@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
@@ -21,9 +22,11 @@ def without_copies(found: Sequence[Parsed]) -> list[Parsed]:
     differ in numbers only (`rank_0.log` and `rank_1.log`, `node01/x` and `node02/x`) can say the same of different
     things, as long as no line of theirs says of whom.
     """
+    sizes = Counter((p.row.format, p.row.bytes) for p in found)
+    alike_in_size = [p for p in found if sizes[p.row.format, p.row.bytes] > 1]
     originals: dict[Hashable, list[Parsed]] = {}
     copy_of: dict[int, str] = {}
-    for parsed in sorted(found, key=lambda p: (len(last(p.row.path)), p.row.path.count("!"))):
+    for parsed in sorted(alike_in_size, key=lambda p: (len(last(p.row.path)), p.row.path.count("!"))):
         said = _said(parsed)
         if said is None:
             continue

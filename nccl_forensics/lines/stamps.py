@@ -11,9 +11,8 @@ where they are written as an offset or as an abbreviation that means one offset 
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from dataclasses import replace
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, timezone
 from functools import lru_cache
 from typing import Final
 
@@ -393,7 +392,20 @@ def _offset_s(text: str) -> int | None:
 COLLECTED_NS: Final = 60 * SECOND
 """How long after the program a collector may have stamped a line whose two stamps tell a zone. Our judgement."""
 QUARTER: Final = 900 * SECOND
+"""All zones in use lie on whole quarters of an hour."""
 FURTHEST: Final = 14 * 3600 * SECOND
+"""From UTC that any zone in use lies."""
+
+
+def east_of(local_ns: int, utc_ns: int, within_ns: int) -> int | None:
+    """How far east of UTC (ns) a clock is that read `local_ns` then, give or take `within_ns`; None: no zone fits."""
+    east = round((local_ns - utc_ns) / QUARTER) * QUARTER
+    return east if abs(local_ns - utc_ns - east) <= within_ns else None
+
+
+def is_in_use(east_ns: int) -> bool:
+    """Is any place in such a zone?"""
+    return abs(east_ns) <= FURTHEST
 
 
 def in_zone_of(inner: Stamp, outer: Stamp | None) -> Stamp:
@@ -404,23 +416,25 @@ def in_zone_of(inner: Stamp, outer: Stamp | None) -> Stamp:
     if not outer.has_year:
         return inner
     utc_ns = outer.wall_ns - outer.zone_s * SECOND
-    wall_ns = inner.wall_ns if inner.has_year else _in_year_near(inner.wall_ns, utc_ns)
-    east_ns = round((wall_ns - utc_ns) / QUARTER) * QUARTER
-    if abs(wall_ns - utc_ns - east_ns) > COLLECTED_NS or abs(east_ns) > FURTHEST:
+    wall_ns = inner.wall_ns if inner.has_year else in_year_near(inner.wall_ns, utc_ns)
+    east_ns = east_of(wall_ns, utc_ns, COLLECTED_NS)
+    if east_ns is None or not is_in_use(east_ns):
         return inner
     return replace(inner, wall_ns=wall_ns, has_year=True, zone_s=east_ns // SECOND)
 
 
-def _in_year_near(wall_ns: int, utc_ns: int) -> int:
-    """A time that was written without its year, in that which brings it nearest to a moment."""
+def with_year(wall_ns: int, year: int) -> int:
+    """The same month, day and time of day in another year; 29 February becomes 1 March where there is none."""
     seconds, rest = divmod(wall_ns, SECOND)
-    written = _BEGINNING + timedelta(seconds=seconds)
-    year = (_BEGINNING + timedelta(seconds=utc_ns // SECOND)).year
-    moved: list[int] = []
-    for near in (year - 1, year, year + 1):
-        with suppress(ValueError):  # 29 February
-            moved.append(int((written.replace(year=near) - _BEGINNING).total_seconds()) * SECOND + rest)
-    return min(moved, key=lambda ns: abs(ns - utc_ns), default=wall_ns)
+    moment = datetime.fromtimestamp(seconds, timezone.utc)
+    try:
+        moved = moment.replace(year=year)
+    except ValueError:
+        moved = moment.replace(year=year, month=3, day=1)
+    return int(moved.timestamp()) * SECOND + rest
 
 
-_BEGINNING = datetime(1970, 1, 1, tzinfo=timezone.utc)
+def in_year_near(wall_ns: int, near_ns: int) -> int:
+    """A time that was written without its year, in the year that brings it nearest to a moment."""
+    year = datetime.fromtimestamp(near_ns // SECOND, timezone.utc).year
+    return min((with_year(wall_ns, year + by) for by in (-1, 0, 1)), key=lambda ns: abs(ns - near_ns))

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from nccl_forensics.lines.stamps import with_year
 from nccl_forensics.model import Event, number
 from nccl_forensics.names import short
-from nccl_forensics.when.years import with_year
 
 POD = re.compile(r"(?P<job>[a-z0-9][a-z0-9.-]{0,200})-(?:master|worker|launcher|chief)(?:-\d{1,5})?(?:-[a-z0-9]{5})?")
 """Pods of Kubeflow's operators: JOB-worker-3."""

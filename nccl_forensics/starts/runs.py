@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from nccl_forensics.catalog import causes_marked, kinds_marked
 from nccl_forensics.intake.sniff import OF_ONE_HOST
+from nccl_forensics.lines.stamps import DAY
 from nccl_forensics.model import Event, InputRow, number
 from nccl_forensics.starts.climbs import Back, Climb
 from nccl_forensics.text.moments import SECOND, is_dated
@@ -457,9 +458,6 @@ def _gaps(detected: Iterable[Event]) -> dict[str | None, list[tuple[int, int]]]:
     return {clock: found for clock, found in gaps.items() if found}
 
 
-DAY_S = 86_400
-
-
 class _Places:
     """Which span a line or a dump belongs to. Lines of a file are asked for in the order of the aligned events."""
 
@@ -519,7 +517,7 @@ class _Places:
         found = self._at(event.time_ns)
         if event.cause in STAYS:
             return range(found, self.last + 1)
-        if self.first_ns is not None and event.time_ns < self.first_ns - DAY_S * SECOND:
+        if self.first_ns is not None and event.time_ns < self.first_ns - DAY:
             return range(0)  # of no start of this job
         end = ends[found]
         down = event.role == "cause" and end is not None and event.time_ns > end

@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
+from nccl_forensics.lines.stamps import east_of, is_in_use, with_year
 from nccl_forensics.model import Event, InputRow, number
 from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND, is_dated
-from nccl_forensics.when.years import with_year
-from nccl_forensics.when.zones import KnownZone, Zones, east_of, is_in_use, is_of_host
+from nccl_forensics.when.zones import KnownZone, Zones, is_of_host
 
 LATE_BOOT_LINE_NS = 300 * SECOND - 1
 """A boot line's stamp is the time of ingestion, up to minutes late (kernel-log-formats.md §0.5)."""

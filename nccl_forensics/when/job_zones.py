@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nccl_forensics.lines.stamps import east_of, is_in_use
 from nccl_forensics.model import Event, InputRow, number
 from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND, is_dated
 from nccl_forensics.when.aligned import Arrival
-from nccl_forensics.when.zones import SKEW_S, TEARDOWN, KnownZone, Zones, east_of, is_in_use, is_of_host
+from nccl_forensics.when.zones import SKEW_S, TEARDOWN, KnownZone, Zones, is_of_host
 
 if TYPE_CHECKING:
     from nccl_forensics.when.meetings import Entered

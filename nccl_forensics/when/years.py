@@ -9,34 +9,22 @@ from datetime import datetime, timezone
 from heapq import merge
 from itertools import pairwise
 
+from nccl_forensics.lines.stamps import DAY, in_year_near, with_year
 from nccl_forensics.model import Event, InputRow, number
 from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND, is_dated
 from nccl_forensics.when.aligned import Arrival
 
-DAY = 86_400 * SECOND
 NO_YEAR = 1972
 """Where Stamp puts a date without a year: a leap year, so that 29 February exists."""
 NEAR_DAYS = 4
 """A date without a year takes the year of a full date this near to it: a bundle is collected within days."""
 
 
-def with_year(wall_ns: int, year: int) -> int:
-    """The same month, day and time of day in another year; 29 February becomes 1 March where there is none."""
-    seconds, rest = divmod(wall_ns, SECOND)
-    moment = datetime.fromtimestamp(seconds, timezone.utc)
-    try:
-        moved = moment.replace(year=year)
-    except ValueError:
-        moved = moment.replace(year=year, month=3, day=1)
-    return int(moved.timestamp()) * SECOND + rest
-
-
 def apart_in_any_year(wall_ns: int, other_ns: int) -> int:
     """How far two times are apart at least, of which one is dated and one has no year, ns."""
     dated, unsaid = (wall_ns, other_ns) if is_dated(wall_ns) else (other_ns, wall_ns)
-    year = _year(dated)
-    return min(abs(with_year(unsaid, year + by) - dated) for by in (-1, 0, 1))
+    return abs(in_year_near(unsaid, dated) - dated)
 
 
 ROTATED = re.compile(r"^(?P<base>[A-Za-z_][\w-]*(?:\.log)?)(?:\.(?P<age>\d{1,3}))?(?:\.(?:gz|xz|zst|bz2))?$")

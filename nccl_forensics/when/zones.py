@@ -15,10 +15,6 @@ from nccl_forensics.model import Event, InputRow, Stamp
 from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND
 
-QUARTER = 900 * SECOND
-"""All zones in use lie on whole quarters of an hour."""
-FURTHEST = 14 * 3600 * SECOND
-"""From UTC that any zone in use lies."""
 SKEW_S = 120
 """How far two hosts' clocks are likely to differ at most where nothing in the pile compares them: what is claimed must
 hold for `UNCOMPARED_S`, what is only weighed, and a zone, which is a matter of quarters of an hour, for this. Our
@@ -66,17 +62,6 @@ class Zones:
 
     def of_host(self, host: str | None) -> KnownZone | None:
         return self.of_hosts.get(short(host)) if host else None
-
-
-def east_of(local_ns: int, utc_ns: int, within_ns: int) -> int | None:
-    """How far east of UTC (ns) a clock is that read `local_ns` then, give or take `within_ns`; None: no zone fits."""
-    east = round((local_ns - utc_ns) / QUARTER) * QUARTER
-    return east if abs(local_ns - utc_ns - east) <= within_ns else None
-
-
-def is_in_use(east_ns: int) -> bool:
-    """Is any place in such a zone?"""
-    return abs(east_ns) <= FURTHEST
 
 
 def is_of_host(event: Event, rows: Mapping[str, InputRow]) -> bool:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from nccl_forensics.catalog import kinds_marked
 from nccl_forensics.intake.sniff import OF_ONE_HOST
+from nccl_forensics.lines.stamps import DAY
 from nccl_forensics.model import Event, InputRow
 from nccl_forensics.names import short
-from nccl_forensics.text.moments import SECOND
 from nccl_forensics.who.numbered_files import Numbered, numbered
 from nccl_forensics.who.paths import (
     machine_folders,
@@ -292,16 +292,13 @@ def _can_be_of(path: str, host: str, said: _Said) -> bool:
     return not cards or not theirs or not cards.isdisjoint(theirs)
 
 
-DAY_NS = 86_400 * SECOND
-
-
 def _days(lines: Iterable[tuple[str, Event]]) -> dict[str, tuple[int, int]]:
     """Of each file or host the first and the last day that its lines write with the year."""
     found: dict[str, tuple[int, int]] = {}
     for of, event in lines:
         stamp = event.stamp
         if stamp is not None and stamp.wall_ns is not None and stamp.has_year:
-            day = stamp.wall_ns // DAY_NS
+            day = stamp.wall_ns // DAY
             first, last = found.get(of, (day, day))
             found[of] = min(first, day), max(last, day)
     return found

@@ -166,7 +166,7 @@ def _time_zone(known: _Known) -> str | None:
         return None
     return say(
         "the time zone of the logs that do not write one (`timedatectl` on each host), or give --timezone: "
-        "only then can events of different files be ordered"
+        "then what came when in different files can be told"
     )
 
 

@@ -105,3 +105,50 @@ def test_all_that_is_written_of_several_incidents(name: str, tmp_path: Path) -> 
     assert trace.trace(doc)
     rows = [document.event(e) for e in analysis.events]
     assert len(str(exported(Path("x.csv"), rows)).splitlines()) == len(rows) + 1
+
+
+def ends(local: int, pid: int, at: float, agent: int = 900, host: str = "node-0", file: str = "train.log") -> Short:
+    """torchrun's word that its workers failed."""
+    told = {"agent": agent, "local_rank": local, "pid": pid, "host": host, "code": 1}
+    return {"kind": "exit", "rank": local, "at": at, "file": file, **told}
+
+
+def raises(rank: int, at: float, file: str = "train.log", host: str = "node-0") -> list[Short]:
+    return [
+        {"kind": "progress", "rank": rank, "host": host, "step": 5, "at": at, "file": file},
+        {"kind": "cuda-oom", "rank": rank, "host": host, "at": at + 5, "file": file},
+    ]
+
+
+def test_an_agent_whose_workers_fail_twice_has_started_them_twice() -> None:
+    found = analyzed(case(raises(1, 0), ends(1, 101, 7), raises(2, 20), ends(2, 202, 27)))
+    assert [i.verdict.ranks for i in found.incidents] == [(1,), (2,)]
+    assert [i.attempt for i in found.incidents] == [0, 1]
+
+
+def test_an_agents_word_that_is_repeated_is_no_new_start() -> None:
+    again = {**ends(1, 101, 7), "code": -6}
+    assert len(analyzed(case(raises(1, 0), ends(1, 101, 7), again)).incidents) == 1
+
+
+def test_agents_of_two_nodes_tell_of_one_start() -> None:
+    other = {**ends(0, 300, 8, agent=901, host="node-1"), "rank": 4}
+    assert len(analyzed(case(raises(1, 0), ends(1, 101, 7), other)).incidents) == 1
+
+
+def test_the_block_at_the_end_is_of_the_start_that_ended() -> None:
+    block = {k: v for k, v in ends(0, 102, 7).items() if k != "agent"}
+    found = analyzed(case(raises(1, 0), ends(1, 101, 7), block, raises(0, 60), ends(0, 203, 67, agent=950)))
+    assert [i.verdict.ranks for i in found.incidents] == [(1,), (0,)]
+    assert [i.attempt for i in found.incidents] == [0, 0]  # another agent is another run
+
+
+def test_two_agents_with_other_seats_on_one_host_are_one_start() -> None:
+    found = analyzed(case(raises(1, 0), ends(1, 101, 7), ends(3, 203, 9, agent=950, file="second.log")))
+    assert len(found.incidents) == 1
+
+
+def test_runs_of_two_agents_in_two_files_are_judged_apart() -> None:
+    second = [{**e, "file": "second.log"} for e in raises(1, 60)]
+    found = analyzed(case(raises(1, 0), ends(1, 101, 7), second, ends(1, 201, 67, agent=950, file="second.log")))
+    assert [i.verdict.ranks for i in found.incidents] == [(1,), (1,)]

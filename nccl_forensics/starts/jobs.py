@@ -68,7 +68,7 @@ def apart(
     """(the jobs of the pile, what has to be said of them); no jobs where all is one. `events` as parsed."""
     parts = _parts(rows, events)
     clashes = _clashes(parts)
-    told = {pair for pair in clashes if parts[pair[0]].differs(parts[pair[1]])}
+    told = {pair for pair in clashes if parts[pair[0]].is_another_job(parts[pair[1]])}
     jobs = _jobs(parts, told)
     if len(jobs) < 2:
         doubted = {rank for pair in clashes.keys() - told for rank in clashes[pair]}
@@ -278,7 +278,8 @@ def _clashes(parts: Sequence[Part]) -> dict[tuple[int, int], set[int]]:
     for (rank, _), rows in places.items():
         for (n, host, when), (m, other, then) in combinations(rows[:MOST_PLACES], 2):
             mine, its = parts[n].cards[rank, host], parts[m].cards[rank, other]
-            apart = host != other or (len(mine) == len(its) == 1 and mine != its)
+            cards = len(mine) == len(its) == 1 and mine != its
+            apart = host != other or cards or parts[n].launched_apart(parts[m], host)
             if n != m and apart and overlap(when, then) > OVERLAP_S * SECOND:
                 found[min(n, m), max(n, m)].add(rank)
     return {pair: ranks for pair, ranks in found.items() if len(ranks) >= FEWEST}

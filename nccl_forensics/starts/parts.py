@@ -33,15 +33,24 @@ class Part:
     """Ranks whose host is told, whether or not their time is."""
     cards: dict[tuple[int, str], set[str]] = field(default_factory=lambda: defaultdict(set))
     """(Rank, host) → PCI addresses."""
+    agents: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """Host → pids of torchrun's agents there."""
 
     def order(self) -> tuple[int, str]:
         return min((w[0] for w in self.times.values()), default=0), self.sources[0]
 
-    def differs(self, other: Part) -> bool:
-        """Is there an id that both have, and not the same?"""
+    def is_another_job(self, other: Part) -> bool:
+        """Is there an id that both have, and not the same? An agent's pid is one on its host."""
+        if any(self.launched_apart(other, host) for host in self.agents):
+            return True
         mine = {**self.labels, "world": {str(w) for w in self.worlds}}
         its = {**other.labels, "world": {str(w) for w in other.worlds}}
         return any(mine[kind] and its.get(kind) and not mine[kind] & its[kind] for kind in mine)
+
+    def launched_apart(self, other: Part, host: str) -> bool:
+        """Did other agents start its workers on this host?"""
+        mine, its = self.agents.get(host), other.agents.get(host)
+        return mine is not None and its is not None and not mine & its
 
     def take(self, event: Event, of_file: str | None, worlds: Collection[int], year: int | None) -> None:
         """One of its lines. `of_file`: its file's host; `worlds`: sizes of the job; `year`: the file's, if known."""
@@ -50,6 +59,8 @@ class Part:
             self._take_host(host)
             if rank is not None:
                 self._take_seat(rank, short(host), event.gpu_pci)
+            if (agent := number(event, "agent")) is not None:
+                self.agents[short(host)].add(agent)
         if (told := _when(event, year)) is not None:
             since, at, dated = told
             self.times[dated] = wider(wider(self.times.get(dated), since), at)

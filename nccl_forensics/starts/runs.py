@@ -17,6 +17,7 @@ from nccl_forensics.catalog import causes_marked, kinds_marked
 from nccl_forensics.intake.sniff import OF_ONE_HOST
 from nccl_forensics.lines.stamps import DAY
 from nccl_forensics.model import Event, InputRow, number
+from nccl_forensics.starts import launches
 from nccl_forensics.starts.climbs import Back, Climb
 from nccl_forensics.text.moments import SECOND, is_dated
 from nccl_forensics.when.aligned import Aligned
@@ -224,6 +225,7 @@ def _step(event: Event) -> int | None:
 def _starts(events: Sequence[Event]) -> list[_Start]:
     """In time order. `events`: those of the job's files, aligned."""
     found = _told(events)
+    found += _after_ends(events, found)
     for old, new, begun in _apart(events):
         if not any(s.at_ns is not None and old < s.at_ns <= new for s in found):
             found.append(_Start(begun, begun.time_ns, {}, run=True))
@@ -233,6 +235,19 @@ def _starts(events: Sequence[Event]) -> list[_Start]:
     for before, start in pairwise(found):  # a launcher that counts from 0 again was itself started anew
         if start.attempt == 1 and before.attempt is None:
             before.run = True
+    return found
+
+
+def _after_ends(events: Sequence[Event], known: Sequence[_Start]) -> list[_Start]:
+    """Starts that only the ends of processes show, where no line of `known` tells of them."""
+    found: list[_Start] = []
+    for told in launches.begun(events):
+        since, until = told.after_ns, told.until_ns
+        if since is None or until is None or told.event.time_ns is None:
+            continue
+        if not any(s.at_ns is not None and since < s.at_ns <= until for s in (*known, *found)):
+            marks = {told.event.evidence.source: told.line}
+            found.append(_Start(told.event, told.event.time_ns, marks, run=told.other_agent))
     return found
 
 

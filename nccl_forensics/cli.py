@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
     from nccl_forensics.model import InputRow
+    from nccl_forensics.outputs import Outputs, Wanted
     from nccl_forensics.show.redact.redactor import Redactor
+    from nccl_forensics.when.window import Window
 
 NOTHING_TO_READ, WRONG_USAGE = 3, 2
 STDOUT = Path("-")
@@ -60,22 +62,6 @@ class Common:
     quiet: bool = False
     verbose: bool = False
     no_progress: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What `analyze` is to write besides the report, about what, and how; its other options by their names."""
-
-    json_: str | None = None
-    markdown: str | None = None
-    events: Path | None = None
-    perfetto: Path | None = None
-    since: str | None = None
-    until: str | None = None
-    redact: bool = False
-    redaction_map: Path | None = None
-    lang: str = "en"
-    exit_code: bool = False
 
 
 def _common(function: Any) -> Any:
@@ -130,7 +116,7 @@ LIMITS = {
     "seconds": "At most so long for unpacking one file.",
 }
 UNTOLD = frozenset(
-    {"output", "json_", "markdown", "events", "perfetto", "redaction_map", "lang", "exit_code"}
+    {"output", "json_", "markdown", "events", "perfetto", "redaction_map", "lang", "exit_code", "each"}
     | {"workers", "quiet", "verbose", "no_progress"}
 )
 """Options that change what is written where, and nothing of what is found."""
@@ -199,7 +185,7 @@ def _analysis(paths: tuple[str, ...], common: Common, zone: tzinfo | None, windo
         )
     except InputError as err:
         of_option = common.hosts is not None and str(common.hosts) in str(err)
-        _fail(str(err), WRONG_USAGE if of_option else NOTHING_TO_READ)
+        raise _NoAnswer(str(err), WRONG_USAGE if of_option else NOTHING_TO_READ) from None
     finally:
         if show is not None:
             click.echo("\r\x1b[K", nl=False, err=True)
@@ -252,10 +238,15 @@ def _analysis(paths: tuple[str, ...], common: Common, zone: tzinfo | None, windo
     help="Language of the report's own words and actions; log text and JSON stay as they are.",
 )
 @click.option(
+    "--each",
+    is_flag=True,
+    help="What lies in the folders PATH are tickets, each analyzed alone. -o, --json, --markdown, --perfetto: folders.",
+)
+@click.option(
     "--exit-code", is_flag=True, help="Exit with 10 identified, 11 suspected, 12 undetermined, 0 no incident."
 )
 @_common
-def analyze(paths: tuple[str, ...], output: Path | None, common: Common, **wanted: Any) -> None:
+def analyze(paths: tuple[str, ...], output: Path | None, each: bool, common: Common, **wanted: Any) -> None:
     """Read a pile of logs and name the culprit.
 
     PATH is a folder, a file, an archive (tar, zip, gz, xz, zst, in one another), or - for stdin. The ticket summary
@@ -264,55 +255,138 @@ def analyze(paths: tuple[str, ...], output: Path | None, common: Common, **wante
     \b
     nccl-forensics analyze customer-bundle.tar.gz
     nccl-forensics analyze logs/ nvidia-bug-report.log.gz --timezone Europe/Berlin --json out.json
+    nccl-forensics analyze --each tickets/ -o reports/
 
     Exit status: 0 the analysis is written (also when nothing failed or nothing could be told), 1 a fault of ours,
     2 wrong usage, 3 no readable input.
     """
-    _run(paths, common, output, Wanted(**wanted))
+    from nccl_forensics.outputs import Wanted
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Outputs:
-    """Where everything goes. A place that is STDOUT is no file."""
-
-    page: Path
-    page_is_given: bool
-    wanted: Wanted
-
-    @property
-    def on_stdout(self) -> list[Path]:
-        """Places that can be stdout, as they are given."""
-        return [self.page, *(Path(x) for x in (self.wanted.json_, self.wanted.markdown) if x is not None)]
-
-    @property
-    def written(self) -> list[Path]:
-        """All files that will be written."""
-        others = (self.wanted.events, self.wanted.perfetto, self.wanted.redaction_map)
-        return [p for p in (*self.on_stdout, *others) if p is not None and p != STDOUT]
+    (_run_each if each else _run)(paths, common, output, Wanted(**wanted))
 
 
 def _run(paths: tuple[str, ...], common: Common, output: Path | None, wanted: Wanted) -> None:
-    from nccl_forensics.analysis import fingerprints
-    from nccl_forensics.show import document
-    from nccl_forensics.when import window
+    from nccl_forensics.outputs import Outputs
 
     name = "redacted" if wanted.redact else _name(paths)
-    outputs = _Outputs(
+    outputs = Outputs(
         page=output if output is not None else Path(f"{name}.report.html"),
         page_is_given=output is not None,
         wanted=wanted,
     )
     inputs = (*paths, *([str(common.hosts)] if common.hosts is not None else ()))
     try:
-        _check(outputs, inputs)
-        zone = _zone(common.timezone)
-        limits = window.window(wanted.since, wanted.until, zone)
-        hidden = _redactor(wanted)
+        done = _one(paths, common, outputs, _prepared(outputs, inputs, common))
+    except _NoAnswer as err:
+        _fail(str(err), err.status)
+    if not common.quiet:
+        if STDOUT not in outputs.on_stdout:
+            click.echo(done.summary)
+        if done.page is not None:
+            click.echo(f"Report: {done.page}", err=True)
+    if wanted.exit_code:
+        sys.exit(done.status)
+
+
+def _run_each(paths: tuple[str, ...], common: Common, output: Path | None, wanted: Wanted) -> None:
+    """Each entry of the folders by itself, one line for each; what can't be analyzed has its line, too."""
+    from nccl_forensics import tickets
+
+    inputs = (*paths, *([str(common.hosts)] if common.hosts is not None else ()))
+    ends: list[int] = []
+    try:
+        found = tickets.found(paths, wanted, output)
+        given = _prepared(found[0].outputs, inputs, common)
     except InputError as err:
         _fail(str(err), WRONG_USAGE)
-    analysis = _analysis(paths, common if hidden is None else replace(common, no_progress=True), zone, limits)
+    except _NoAnswer as err:
+        _fail(str(err), err.status)
+    for ticket in found:
+        try:
+            if ticket.refused is not None:
+                raise _NoAnswer(ticket.refused, NOTHING_TO_READ)
+            done = _one((str(ticket.path),), common, ticket.outputs, given)
+            says, status = done.heading, done.status
+        except _NoAnswer as err:
+            says, status = f"not analyzed: {err}", err.status
+        except Exception as err:  # one pile must not cost the others theirs
+            says, status = f"not analyzed: a fault of ours ({type(err).__name__}). Analyze it alone and report it.", 1
+        ends.append(status)
+        if not common.quiet:
+            click.echo(f"{ticket.name}: {says}")
+    if not common.quiet:
+        click.echo(f"Reports: {found[0].outputs.page.parent}", err=True)
+    sys.exit(_end_of_all(ends, wanted.exit_code))
+
+
+def _end_of_all(ends: Sequence[int], exit_code: bool) -> int:
+    """0 if one was analyzed, else why not; 1 after a fault of ours. `exit_code`: the surest verdict's status."""
+    if 1 in ends:
+        return 1
+    analyzed = [e for e in ends if e in (0, *STATUS.values())]
+    if not analyzed:
+        return min(ends)
+    return min((e for e in analyzed if e), default=0) if exit_code else 0
+
+
+class _NoAnswer(Exception):
+    """This pile has none: the message says why, `status` is how the command ends if it is the only one."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prepared:
+    """What holds for every pile of one command."""
+
+    inputs: tuple[str, ...]
+    zone: tzinfo | None
+    window: Window | None
+    hidden: Redactor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Done:
+    """What became of one pile."""
+
+    summary: str
+    """The ticket."""
+    heading: str
+    page: str | None
+    """Where the page is, as it may be shown; None: on stdout."""
+    status: int
+    """With --exit-code."""
+
+
+def _prepared(outputs: Outputs, inputs: tuple[str, ...], common: Common) -> _Prepared:
+    """What can be said before anything is read."""
+    from nccl_forensics.outputs import check, redactor
+    from nccl_forensics.when import window
+
+    wanted = outputs.wanted
+    try:
+        check(outputs, inputs)
+        zone = _zone(common.timezone)
+        limits = window.window(wanted.since, wanted.until, zone)
+        return _Prepared(inputs=inputs, zone=zone, window=limits, hidden=redactor(wanted))
+    except InputError as err:
+        raise _NoAnswer(str(err), WRONG_USAGE) from None
+
+
+def _one(paths: tuple[str, ...], common: Common, outputs: Outputs, given: _Prepared) -> _Done:
+    """One pile, from its paths to what is written of it."""
+    from nccl_forensics.analysis import fingerprints
+    from nccl_forensics.outputs import NotRedacted, write
+    from nccl_forensics.show import document, ticket
+
+    hidden, wanted = given.hidden, outputs.wanted
+    analysis = _analysis(
+        paths, common if hidden is None else replace(common, no_progress=True), given.zone, given.window
+    )
     if not any(r.status in ("read", "partial") for r in analysis.rows):
-        _nothing_could_be_read(analysis.rows, hidden)
+        raise _NoAnswer(_nothing_could_be_read(analysis.rows, hidden), NOTHING_TO_READ)
     analysis = fingerprints(analysis)
     doc = document.build(analysis, command=_typed(), timezone=common.timezone)
     rows = [document.event(e) for e in analysis.events] if wanted.events is not None or hidden is not None else []
@@ -321,125 +395,36 @@ def _run(paths: tuple[str, ...], common: Common, output: Path | None, wanted: Wa
             doc, rows = hidden.document(doc, rows)
             if not outputs.page_is_given:
                 outputs = replace(outputs, page=Path(f"redacted-{hidden.fingerprint(doc)}.report.html"))
-        summary = _write(outputs, inputs, doc, rows, hidden)
+        summary, printed = write(outputs, given.inputs, doc, rows, hidden)
     except InputError as err:
-        _fail(str(err if hidden is None else hidden.cover(str(err))), WRONG_USAGE)
-    if not common.quiet:
-        _say(outputs, summary, hidden)
-    if wanted.exit_code and analysis.incidents:
-        best = max(analysis.incidents, key=lambda i: i.verdict.confidence)
-        sys.exit(STATUS[best.verdict.status])
+        raise _NoAnswer(str(err if hidden is None else hidden.cover(str(err))), WRONG_USAGE) from None
+    except NotRedacted as err:
+        raise _NoAnswer(str(err), 1) from None
+    for page in printed:
+        click.echo(page, nl=not page.endswith("\n"))
+    shown = None if outputs.page == STDOUT else str(outputs.page)
+    if shown is not None and hidden is not None and outputs.page_is_given:
+        shown = hidden.cover_path(shown)
+    best = max(analysis.incidents, key=lambda i: i.verdict.confidence, default=None)
+    return _Done(
+        summary=summary,
+        heading=ticket.in_short(doc, wanted.lang),
+        page=shown,
+        status=STATUS[best.verdict.status] if best is not None else 0,
+    )
 
 
-def _check(outputs: _Outputs, inputs: tuple[str, ...]) -> None:
-    """What can be said before anything is read. Raises InputError for what the user can mend."""
-    from nccl_forensics.show import export
-    from nccl_forensics.text import language
-
-    wanted = outputs.wanted
-    if wanted.redaction_map is not None and not wanted.redact:
-        raise InputError("--redaction-map goes with --redact.")
-    if outputs.on_stdout.count(STDOUT) > 1:
-        raise InputError("only one of -o, --json and --markdown can go to stdout. Name a file for the others.")
-    if len({p.absolute() for p in outputs.written}) < len(outputs.written):
-        raise InputError(
-            "two outputs have the same name. Name a file for each of -o, --json, --markdown, --events, --perfetto."
-        )
-    language.check(wanted.lang)
-    if wanted.events is not None:
-        export.check_events(wanted.events)
-    for place in outputs.written:
-        export.check(place, inputs)
-
-
-def _redactor(wanted: Wanted) -> Redactor | None:
-    if not wanted.redact:
-        return None
-    from nccl_forensics.show.redact.kinds import read_map
-    from nccl_forensics.show.redact.redactor import Redactor
-
-    return Redactor(read_map(wanted.redaction_map) if wanted.redaction_map is not None else None)
-
-
-def _nothing_could_be_read(rows: Sequence[InputRow], hidden: Redactor | None) -> NoReturn:
+def _nothing_could_be_read(rows: Sequence[InputRow], hidden: Redactor | None) -> str:
     unread: Any = [{"path": r.path, "status": r.status, "reason": r.reason} for r in rows[:20]]
     for row in unread if hidden is None else hidden.redacted(unread):
         click.echo(f"  {row['path']}: {row['status']}: {row['reason']}", err=True)
-    _fail("none of these files could be read as a log, dump or report. `nccl-forensics inspect` lists them all.", 3)
-
-
-def _write(outputs: _Outputs, inputs: tuple[str, ...], doc: Any, rows: Any, hidden: Redactor | None) -> str:
-    """Everything that was asked for, to its place; returns the ticket. Nothing is written if an original is left."""
-    import json
-
-    from nccl_forensics.show import export, ticket
-
-    wanted = outputs.wanted
-    summary = ticket.ticket(doc, wanted.lang)
-    pages = _pages(outputs, doc, rows)
-    if hidden is not None:
-        texts = [page if isinstance(page, str) else json.dumps(rows) for _, page in pages]  # Parquet is no text
-        if wanted.json_ is None:
-            texts.append(json.dumps(doc))  # the page has it packed
-        _refuse_what_is_left(hidden, [summary, *texts], wanted.lang)
-        if not outputs.page_is_given:
-            export.check(outputs.page, inputs)
-        if wanted.redaction_map is not None:
-            export.write(wanted.redaction_map, hidden.map_text(), private=True)
-    for place, page in pages:
-        if place == STDOUT and isinstance(page, str):
-            click.echo(page, nl=not page.endswith("\n"))
-        else:
-            export.write(place, page)
-    return summary
-
-
-def _pages(outputs: _Outputs, doc: Any, rows: Any) -> list[tuple[Path, str | bytes]]:
-    """What is written, and where."""
-    import json
-
-    from nccl_forensics.show import export, report
-
-    wanted = outputs.wanted
-    pages: list[tuple[Path, str | bytes]] = [(outputs.page, report.html(doc, wanted.lang))]
-    if wanted.json_ is not None:
-        pages.append((Path(wanted.json_), json.dumps(doc, ensure_ascii=False, indent=1) + "\n"))
-    if wanted.markdown is not None:
-        pages.append((Path(wanted.markdown), report.markdown(doc, wanted.lang) + "\n"))
-    if wanted.events is not None:
-        pages.append((wanted.events, export.events(wanted.events, rows)))
-    if wanted.perfetto is not None:
-        from nccl_forensics.show import trace
-
-        pages.append((wanted.perfetto, trace.trace(doc)))
-    return pages
-
-
-def _refuse_what_is_left(hidden: Redactor, texts: list[str], lang: str) -> None:
-    from nccl_forensics.text import language
-
-    if left := hidden.leaks(texts, language.words(lang)):
-        _fail(f"nothing was written: after redaction there was still an original ({', '.join(left)}).", 1)
-
-
-def _say(outputs: _Outputs, summary: str, hidden: Redactor | None) -> None:
-    """The ticket, and where the page is."""
-    if STDOUT not in outputs.on_stdout:
-        click.echo(summary)
-    if outputs.page != STDOUT:
-        named = hidden is not None and outputs.page_is_given
-        shown = hidden.cover_path(str(outputs.page)) if hidden is not None and named else str(outputs.page)
-        click.echo(f"Report: {shown}", err=True)
+    return "none of these files could be read as a log, dump or report. `nccl-forensics inspect` lists them all."
 
 
 def _name(paths: tuple[str, ...]) -> str:
-    first = paths[0]
-    if first == "-":
-        return "stdin"
-    name = Path(first).resolve().name
-    for ending in (".gz", ".xz", ".zst", ".bz2", ".tar", ".tgz", ".zip", ".log", ".txt"):
-        name = name.removesuffix(ending)
-    return name or "analysis"
+    from nccl_forensics.tickets import bare
+
+    return "stdin" if paths[0] == "-" else bare(Path(paths[0]).resolve().name)
 
 
 @main.command()
@@ -460,7 +445,10 @@ def inspect(paths: tuple[str, ...], json_: str | None, common: Common) -> None:
             export.check(Path(json_), paths)
         except InputError as err:
             _fail(str(err), WRONG_USAGE)
-    analysis = _analysis(paths, common, _zone(common.timezone))
+    try:
+        analysis = _analysis(paths, common, _zone(common.timezone))
+    except _NoAnswer as err:
+        _fail(str(err), err.status)
     doc = document.build(analysis) | inventory.survey(analysis)
     if json_ is not None:
         names = ("schema", "tool", "inputs", "hosts", "clocks", "problems", "files", "coverage", "missing")
@@ -527,6 +515,8 @@ def demo(output: Path | None, list_: bool, name: str) -> None:
         return
     if name not in names:
         _fail(f"there is no sample {name!r}; there are {', '.join(names)}.", WRONG_USAGE)
+    from nccl_forensics.outputs import Wanted
+
     with as_file(folder.joinpath(name)) as path:
         samples = importlib.import_module("nccl_forensics.samples")
         inputs, options = samples.bundle(path)

@@ -16,7 +16,7 @@ STAGES = (
     *("errors", "steps", "text", "fields", "model", "catalog", "names"),
     *("intake", "lines", "recorder", "parsers"),
     *("who", "when", "starts", "waits", "verdict", "analysis"),
-    *("show", "pipeline", "cli", "__main__"),
+    *("show", "pipeline", "outputs", "tickets", "cli", "__main__"),
 )
 """As the evidence flows (docs/house.md); what stands first is known to all that follow."""
 APART = {"samples", "templates", "__init__"}

@@ -22,6 +22,8 @@ from nccl_forensics.text import language
 from nccl_forensics.text.language import _, said
 
 TICKET_LINES, TICKET_CHARS = 12, 400
+MOST_IN_SHORT = 3
+"""Failures that one line names, the newest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,19 @@ def _not_known(verdict: Doc) -> Iterator[TicketLine]:
         unknown.insert(0, _("cannot be excluded: {ranks}").format(ranks=ranks_words(excluded)))
     if unknown:
         yield TicketLine(label=_("Not known"), text="; ".join(unknown))
+
+
+def in_short(doc: Doc, lang: str = "en") -> str:
+    """The answer in one line: what failed and how surely, of several failures the first ones."""
+    with language.speaking(lang):
+        if not doc["incidents"]:
+            return clean(_(NOTHING_FAILED if readable(doc) else NOTHING_READ), TICKET_CHARS)
+        lookup = Lookup(doc)
+        verdicts = [i["verdict"] for i in doc["incidents"][-MOST_IN_SHORT:]]
+        heads = [f"{headline_of(v, lookup.host_of)} ({sure_words(v)})" for v in verdicts]
+        if (number := len(doc["incidents"])) > 1:
+            heads.insert(0, _("{n} failures, in time order").format(n=number))
+        return "; ".join(heads)
 
 
 def ticket(doc: Doc, lang: str = "en") -> str:

@@ -127,7 +127,7 @@ def _doubt(ranks: Collection[int]) -> Iterator[Problem]:
     if len(ranks) >= FEWEST:
         says = say(
             "{ranks} are in two places at the same time: these may be the logs of two jobs, and nothing tells them "
-            "apart. Analyze each alone.",
+            "apart. Analyze each alone (--each, where each has a folder).",
             ranks=phrases.ranks(ranks).capitalize(),
         )
         yield Problem(says=says)
@@ -142,7 +142,7 @@ def _perhaps(parts: Sequence[Part]) -> Iterator[Problem]:
         if len(ranks) >= FEWEST and not same and _can_have_met(a, b):
             says = say(
                 "{ranks} are in two places in communicators that differ, and nothing tells whether at the same time: "
-                "these may be the logs of two jobs. If so, analyze each alone.",
+                "these may be the logs of two jobs. If so, analyze each alone (--each, where each has a folder).",
                 ranks=phrases.ranks(ranks).capitalize(),
             )
             yield Problem(says=says)

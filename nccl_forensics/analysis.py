@@ -57,7 +57,7 @@ def of_several_jobs(
     of = told[-1][1] if told else len(made) - 1
     newest = made[of][1]
     others = [(job, its) for n, (job, its) in enumerate(made) if n != of]
-    own = (e for job, its in others for e in its.events if e.evidence.source in job.sources)
+    own = _unseen(made[of], others)
     return replace(
         newest,
         rows=_rows(made, of, rows),
@@ -71,6 +71,15 @@ def of_several_jobs(
     )
 
 
+def _unseen(newest: tuple[jobs.Job, Analysis], others: Sequence[tuple[jobs.Job, Analysis]]) -> Iterator[Event]:
+    """Events of the other jobs' files, each file as the first job reads it that it belongs to."""
+    job, _ = newest
+    seen = set(job.files)
+    for job, its in others:
+        yield from (e for e in its.events if e.evidence.source in job.files - seen)
+        seen |= job.files
+
+
 def _when(incident: Incident) -> int:
     """The earliest that is known of it, on the reference clock; 0 where nothing is."""
     times = (incident.onset_ns, incident.detected_ns, incident.ended_ns)
@@ -81,7 +90,7 @@ def _rows(made: Sequence[tuple[jobs.Job, Analysis]], of: int, rows: Sequence[Inp
     """Each file as its own job reads it, those of no job as the job number `of` does."""
     read: dict[str, InputRow] = {}
     for n, (job, its) in enumerate(made):
-        read |= {r.path: r for r in its.rows if r.path in job.sources or (n == of and r.path not in read)}
+        read |= {r.path: r for r in its.rows if r.path in job.files or (n == of and r.path not in read)}
     return tuple(read.get(r.path, r) for r in rows)
 
 

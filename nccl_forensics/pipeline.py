@@ -70,8 +70,8 @@ def conclude(
     if not any(job.kept and job.sources & failed for job in found):
         made = _one_job(whole, declared)
         return replace(made, problems=(*made.problems, *said)) if said and not found else made
-    taken = frozenset().union(*(job.sources for job in found))
-    piles = [Pile.of(p for p in parsed if p.row.path in job.sources or p.row.path not in taken) for job in found]
+    taken = frozenset().union(*(job.files for job in found))
+    piles = [Pile.of(p for p in parsed if p.row.path in job.files or p.row.path not in taken) for job in found]
     made_of = [(job, _one_job(pile, declared)) for job, pile in zip(found, piles, strict=True) if job.kept]
     return of_several_jobs(made_of, failed, whole.rows, said)
 

@@ -19,8 +19,10 @@ from nccl_forensics.catalog import kinds_by, kinds_marked
 from nccl_forensics.intake.sniff import OF_ONE_HOST
 from nccl_forensics.model import Event, InputRow, Problem, number, text
 from nccl_forensics.names import short
+from nccl_forensics.starts import folders
 from nccl_forensics.starts.near import Near
 from nccl_forensics.starts.parts import Part, Window, overlap
+from nccl_forensics.starts.sets import Sets
 from nccl_forensics.starts.slurm_names import slurm_numbers
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say, say_many
@@ -57,28 +59,55 @@ class Job:
     name: str | None
     """As people call it; None: files of which nothing tells the job."""
     sources: frozenset[str]
-    """Its own files. Those of no job, such as a kernel's log, are seen by all."""
+    """Its own files. Those of no job, such as a kernel's log, are seen by all, but for those of other tickets."""
+    beside: frozenset[str] = frozenset()
+    """Files of no job in the folder of its ticket: no job of another ticket sees them."""
     kept: bool = True
     """It is one of the newest."""
+
+    @property
+    def files(self) -> frozenset[str]:
+        """Those that no job of another ticket sees."""
+        return self.sources | self.beside
 
 
 def apart(
     rows: Sequence[InputRow], events: Sequence[Event], dumps: Sequence[Dump]
 ) -> tuple[list[Job], tuple[Problem, ...]]:
     """(the jobs of the pile, what has to be said of them); no jobs where all is one. `events` as parsed."""
-    parts = _parts(rows, events)
+    lines = _lines_of_jobs(rows, events)
+    parts = _parts(rows, events, lines)
     clashes = _clashes(parts)
     told = {pair for pair in clashes if parts[pair[0]].is_another_job(parts[pair[1]])}
-    jobs = _jobs(parts, told)
+    side_by_side = folders.side_by_side(parts, dumps, lines)
+    tickets = folders.apart(side_by_side)
+    of = [(job, ticket) for ticket in tickets for job in _jobs_of(ticket, parts, told)]
+    jobs = [job for job, _ in of] or _jobs(parts, told)
     if len(jobs) < 2:
         doubted = {rank for pair in clashes.keys() - told for rank in clashes[pair]}
-        return [], tuple(_doubt(doubted) if doubted else _perhaps(parts))
+        said = [*(_doubt(doubted) if doubted else _perhaps(parts))] or [*_perhaps_tickets(side_by_side)]
+        return [], tuple(said)
     near = Near(jobs)
     inside, rest = _shared_out(near, parts, dumps)
-    made = [Job(near.name(n), frozenset(sources), kept=n >= len(jobs) - MOST_JOBS) for n, sources in enumerate(inside)]
+    taken = frozenset().union(*inside)
+    beside = [frozenset(r.path for r in rows if ticket.holds(r.path)) - taken for _, ticket in of] or [
+        frozenset()
+    ] * len(jobs)
+    made = [
+        Job(near.name(n), frozenset(sources), beside[n], kept=n >= len(jobs) - MOST_JOBS)
+        for n, sources in enumerate(inside)
+    ]
     if rest:
         made.append(Job(None, frozenset(rest)))
     return made, tuple(_said(made, rest))
+
+
+def _jobs_of(ticket: folders.Folder, parts: Sequence[Part], told: Collection[tuple[int, int]]) -> list[list[Part]]:
+    """The jobs of one ticket. `told`: pairs of `parts`, by number, that are not of one job."""
+    mine = [n for n, part in enumerate(parts) if any(part is own for own in ticket.parts)]
+    place = {n: k for k, n in enumerate(mine)}
+    inside = _jobs(ticket.parts, [(place[a], place[b]) for a, b in told if a in place and b in place])
+    return inside if len(inside) > 1 else [ticket.everything()]
 
 
 def _shared_out(near: Near, parts: Iterable[Part], dumps: Iterable[Dump]) -> tuple[list[set[str]], set[str]]:
@@ -98,7 +127,7 @@ def _shared_out(near: Near, parts: Iterable[Part], dumps: Iterable[Dump]) -> tup
 
 def _said(jobs: Sequence[Job], rest: Collection[str]) -> Iterator[Problem]:
     number_ = sum(j.name is not None or not rest for j in jobs)
-    yield Problem(says=say("The pile holds {n} jobs, which were analyzed apart.", n=number_))
+    yield Problem(says=say("The pile holds {n} jobs, or runs of a job, which were analyzed apart.", n=number_))
     if old := sum(not j.kept for j in jobs):
         yield Problem(
             says=say_many(
@@ -149,6 +178,20 @@ def _perhaps(parts: Sequence[Part]) -> Iterator[Problem]:
             return
 
 
+def _perhaps_tickets(side_by_side: Sequence[folders.Folder]) -> Iterator[Problem]:
+    pair = folders.perhaps_apart(side_by_side)
+    if pair is not None:
+        a, b = pair
+        says = say(
+            "{ranks} write in {a} and in {b}, which name no host and no job in common: these may be two jobs. If so, "
+            "analyze each alone (--each).",
+            ranks=phrases.ranks(a.speakers & b.speakers).capitalize(),
+            a=min(a.paths),
+            b=min(b.paths),
+        )
+        yield Problem(says=says)
+
+
 def _can_have_met(a: Part, b: Part) -> bool:
     """Do their times not lie apart, as far as they compare?"""
     both = a.times.keys() & b.times.keys()
@@ -168,37 +211,29 @@ def _labels(event: Event) -> Iterator[Label]:
         yield "process", f"{short(event.host)} {event.pid}"
 
 
-class _Sets:
+class _Files:
     """Files joined by what they tell of."""
 
     def __init__(self, sources: Iterable[str]) -> None:
-        self.above = {source: source for source in sources}
+        self.sets = Sets(sources)
         self.slurm: dict[str, set[str]] = defaultdict(set)
-
-    def top(self, source: str) -> str:
-        while (up := self.above[source]) != source:
-            self.above[source] = up = self.above[up]
-            source = up
-        return source
 
     def join(self, a: str, b: str, *, surely: bool) -> None:
         """Files of different Slurm jobs are joined by a communicator only (heterogeneous jobs)."""
-        a, b = self.top(a), self.top(b)
+        a, b = self.sets.top(a), self.sets.top(b)
         mine, its = self.slurm[a], self.slurm[b]
         if a == b or (not surely and mine and its and not mine & its):
             return
-        self.above[b] = a
-        self.slurm[a] = mine | its
+        self.slurm[self.sets.join(a, b)] = mine | its
 
 
-def _parts(rows: Sequence[InputRow], events: Sequence[Event]) -> list[Part]:
-    """The files of jobs, joined, in the order of their first times."""
+def _parts(rows: Sequence[InputRow], events: Sequence[Event], lines: Sequence[Event]) -> list[Part]:
+    """The files of jobs, joined, in the order of their first times. `lines`: the events of these files."""
     of_files = hosts_of_files(rows, events)
-    lines = _lines_of_jobs(rows, events)
     labels = _labels_of_files(rows, lines)
     sets = _joined(dict.fromkeys(e.evidence.source for e in lines), labels)
     parts: dict[str, Part] = defaultdict(Part)
-    for source in sets.above:
+    for source in sets:
         parts[sets.top(source)].sources.append(source)
     for (kind, value), inside in labels.items():
         for source in inside if kind != "process" else ():
@@ -237,9 +272,9 @@ def _labels_of_files(rows: Sequence[InputRow], events: Sequence[Event]) -> _Labe
     return labels
 
 
-def _joined(sources: Iterable[str], labels: _Labels) -> _Sets:
+def _joined(sources: Iterable[str], labels: _Labels) -> Sets:
     """Files that tell the same id, the surest ids first."""
-    sets = _Sets(sources)
+    sets = _Files(sources)
     for (kind, value), inside in labels.items():
         if kind == "slurm":
             for source in inside:
@@ -249,7 +284,7 @@ def _joined(sources: Iterable[str], labels: _Labels) -> _Sets:
             first, *others = inside
             for other in others if kind in kinds else ():
                 sets.join(first, other, surely=kind == "comm")
-    return sets
+    return sets.sets
 
 
 def _widest(events: Sequence[Event]) -> set[int]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from nccl_forensics.starts.parts import Part, Window, overlap
+from nccl_forensics.starts.parts import Part, Window, folders_above, overlap
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say
 from nccl_forensics.text.moments import SECOND
@@ -28,7 +27,7 @@ class Near:
         self.worlds = [{size for part in job for size in part.worlds} for job in jobs]
         self.in_folder: dict[str, set[int]] = defaultdict(set)
         for n, job in enumerate(jobs):
-            for folder in {folder for source in _sources(job) for folder in _folders(source)}:
+            for folder in {folder for source in _sources(job) for folder in folders_above(source)}:
                 self.in_folder[folder].add(n)
 
     def of(self, sources: Sequence[str], hosts: Collection[str], times: Mapping[bool, Window]) -> int | None:
@@ -43,7 +42,7 @@ class Near:
         """The jobs of the nearest folder above that has any."""
         found: set[int] = set()
         for source in sources:
-            found |= next((inside for f in _folders(source) if (inside := self.in_folder.get(f))), set())
+            found |= next((inside for f in folders_above(source) if (inside := self.in_folder.get(f))), set())
         return found
 
     def _by_host(self, hosts: Collection[str]) -> set[int]:
@@ -67,7 +66,7 @@ class Near:
 
     def _own_folder(self, number_: int) -> str | None:
         """The lowest folder that holds all of its files and nobody else's."""
-        shared = set.intersection(*(set(_folders(source)) for source in _sources(self.jobs[number_])))
+        shared = set.intersection(*(set(folders_above(source)) for source in _sources(self.jobs[number_])))
         alone = [folder for folder in shared if self.in_folder[folder] == {number_}]
         if not alone:
             return None
@@ -95,9 +94,3 @@ def _wrote_about_then(part: Part, times: Mapping[bool, Window]) -> bool:
 def _first_only(*candidates: Collection[int]) -> int | None:
     """The first that is the only one."""
     return next((n for found in candidates for n in found if len(found) == 1), None)
-
-
-def _folders(path: str) -> list[str]:
-    """The folders above a file, the nearest first."""
-    parts = re.split(r"(?<=[/!])", path)
-    return ["".join(parts[:n]) for n in range(len(parts) - 1, 0, -1)]

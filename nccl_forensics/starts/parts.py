@@ -68,6 +68,15 @@ class Part:
                 place = rank, short(host), dated
                 self.places[place] = wider(wider(self.places.get(place), since), at)
 
+    def take_all(self, other: Part) -> None:
+        """What another tells of the job it is of: ids, hosts, sizes, agents."""
+        for kind, values in other.labels.items():
+            self.labels[kind] |= values
+        for host, agents in other.agents.items():
+            self.agents[host] |= agents
+        self.hosts |= other.hosts
+        self.worlds |= other.worlds
+
     def _take_host(self, host: str) -> None:
         self.hosts.add(short(host))
         if pod := POD.fullmatch(host):
@@ -104,3 +113,9 @@ def wider(window: Window | None, at: int) -> Window:
 def overlap(a: Window, b: Window) -> int:
     """Nanoseconds for which both last; negative: those between them."""
     return min(a[1], b[1]) - max(a[0], b[0])
+
+
+def folders_above(path: str) -> list[str]:
+    """The folders in which a file lies, the nearest first; an archive is one."""
+    parts = re.split(r"(?<=[/!])", path)
+    return ["".join(parts[:n]) for n in range(len(parts) - 1, 0, -1)]

@@ -184,6 +184,13 @@ def test_every_cause_that_is_named_exists() -> None:
     assert named - causes == set()
 
 
+def test_a_fault_of_a_host_that_is_none_of_the_jobs_is_listed_apart() -> None:
+    (path,) = (p for p in CASES if p.stem == "a-host-of-another-name")
+    (incident,) = analyzed(load(path)).incidents
+    assert incident.verdict.cause == "undetermined"
+    assert [row["cause"] for row in incident.contributing if "cause" in row] == ["gpu_off_bus"]
+
+
 def test_every_cause_has_an_action() -> None:
     general = {a["cause"] for a in catalog.load("actions")["action"] if not a.get("detail")}
     assert set(catalog.load("causes")) - general == {"undetermined"}

@@ -31,20 +31,27 @@ def _speaks_for_a_host(finding: Finding) -> bool:
 
 def _weighed(finding: Finding, ran: _Whereabouts) -> Finding:
     if not ran.probably_elsewhere_than(finding.hosts):
-        return _untied(finding) if not ran.tied(finding) else finding
+        return _untied(finding, ran) if not ran.tied(finding) else finding
     if ran.surely_elsewhere_than(finding.hosts):
         why = say("every rank of this job ran elsewhere")
         value = min(finding.weight, 1.0) + weight("not_in_job")
     else:
         why = say("no rank of this job is known to have run there")
         value = finding.weight + weight("perhaps_not_in_job")
-    return replace(finding, weight=value, says=say("{says} ({why})", says=finding.says, why=why))
+    return _apart(finding, value, say("{says} ({why})", says=finding.says, why=why))
 
 
-def _untied(finding: Finding) -> Finding:
+def _untied(finding: Finding, ran: _Whereabouts) -> Finding:
+    """Less where the job names its hosts and none is named alike: then this one is, for all we know, another's."""
     why = say("neither its host nor its time ties it to the job")
     says = say("{says} ({why})", says=finding.says, why=why)
-    return replace(finding, weight=finding.weight + weight("nothing_ties"), says=says)
+    if not ran.case.hosts_are_known or ran.are_named_alike(finding.hosts):
+        return replace(finding, weight=finding.weight + weight("nothing_ties"), says=says)
+    return _apart(finding, min(finding.weight, 1.0) + weight("not_in_job"), says)
+
+
+def _apart(finding: Finding, value: float, says: str) -> Finding:
+    return replace(finding, weight=value, weight_alone=finding.weight, says=says)
 
 
 @dataclass(frozen=True)

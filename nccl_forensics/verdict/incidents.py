@@ -98,15 +98,20 @@ def _clusters(found: Sequence[Finding], aligned: Aligned) -> list[list[Finding]]
 
 
 def _together(a: Finding, b: Finding, aligned: Aligned) -> bool:
+    """Are these of one failure? Where neither host nor time joins them, one file must."""
     if any(same_gpu(x, y) for x in a.gpus for y in b.gpus):
         return True
     if a.hosts and b.hosts and not any(same_host(x, y) for x in a.hosts for y in b.hosts):
         return False
     if a.onset_ns is None or b.onset_ns is None:
-        return True
+        return bool(a.hosts) == bool(b.hosts) or not _sources(a).isdisjoint(_sources(b))
     apart = aligned.apart(a.events[0], b.events[0]) if a.events and b.events else SHOWN
     likely = [by_ns for by_ns, chance in apart.items() if chance >= PERHAPS]
     return any(abs(a.onset_ns - b.onset_ns - by_ns) <= SEPARATE_S * SECOND for by_ns in likely)
+
+
+def _sources(finding: Finding) -> set[str]:
+    return {e.evidence.source for e in finding.events}
 
 
 def _incident(found: Sequence[Finding], case: Case) -> Incident | None:
@@ -217,9 +222,13 @@ def _ended_ns(case: Case) -> int | None:
 
 
 def _other_troubles(hypotheses: Sequence[Hypothesis]) -> Iterator[dict[str, object]]:
-    """What deserves a ticket of its own beside the likeliest hypothesis, and is no evidence of it."""
-    cited = {id(f) for h in hypotheses[:1] for f in h.findings}
-    for hypothesis in hypotheses[1:]:
+    """What deserves a ticket of its own beside the likeliest hypothesis, and is no evidence of it.
+
+    That one, too, where it is of a host that is none of the job's.
+    """
+    likeliest = [h for h in hypotheses[:1] if any(f.weight_alone is None for f in h.findings)]
+    cited = {id(f) for h in likeliest for f in h.findings}
+    for hypothesis in hypotheses[len(likeliest) :]:
         if _deserves_a_ticket(hypothesis) and not any(id(f) in cited for f in hypothesis.findings):
             first = hypothesis.findings[0]
             place = first.events[0].evidence if first.events else None
@@ -232,7 +241,7 @@ def _other_troubles(hypotheses: Sequence[Hypothesis]) -> Iterator[dict[str, obje
 
 
 def _deserves_a_ticket(hypothesis: Hypothesis) -> bool:
-    own = (f.weight for f in hypothesis.findings if f.cause == hypothesis.cause)
+    own = (max(f.weight, f.weight_alone or f.weight) for f in hypothesis.findings if f.cause == hypothesis.cause)
     return hypothesis.cause in WORTH_A_TICKET and max(own) > WORTH_CITING
 
 

@@ -332,6 +332,8 @@ class Finding:
     """Log-odds; negative: too little for it, by itself."""
     refutes: bool = False
     """It speaks against the hypothesis, whatever else speaks for it; `weight` is negative then."""
+    identifies: bool = True
+    """False: other causes would show the same, so that alone it makes its own suspected at most."""
     weight_alone: float | None = None
     """What it weighed as a fault of its host, before that host was found to be none of the job's; else None."""
     ranks: tuple[int, ...] = ()

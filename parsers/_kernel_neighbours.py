@@ -46,6 +46,11 @@ STORAGE = re.compile(
 STORAGE_CALL = re.compile(
     r"^(?:nfs\d?_|rpc_wait|xfs_|ext4_|jbd2_|btrfs_|blk_|io_schedule|wait_on_page|folio_wait|submit_bio)"
 )
+MEMORY_CALL = re.compile(
+    r"^(?:__\w+_sys_(?:m(?:un|re)?map|mprotect|madvise|brk|exit_group)|exit_mmap|unmap_region|\w*_page_fault|do_user_addr_fault"
+    r"|mem_cgroup_|try_to_free_|shrink_|compact_|kcompactd|khugepaged|migrate_pages|lru_add_drain)"
+)
+"""Kernel functions that change or fill an address space, or look for free memory."""
 GPU_MODULE = re.compile(r"^nvidia(?:_uvm|_modeset|_drm)?$")
 STACK = 40
 """Lines of a kernel stack that are read."""
@@ -114,6 +119,8 @@ def _waits_on(calls: Sequence[tuple[str, str]]) -> dict[str, Detail]:
         return {"waits_on": "gpu"}
     if any(STORAGE.match(module) or STORAGE_CALL.match(name) for name, module in calls):
         return {"waits_on": "storage"}
+    if any(MEMORY_CALL.match(name) for name, _ in calls):
+        return {"waits_on": "memory"}
     return {}
 
 

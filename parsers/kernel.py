@@ -162,6 +162,10 @@ def _driver_load(line: Line, text: str, found: re.Match[str]) -> Event:
     )
 
 
+WAITED_ON: Mapping[Detail, str | None] = {"gpu": None, "memory": "cpu_stall"}
+"""What else than its entry says a hung task's stack may show; what the GPU driver waits for, its own lines tell."""
+
+
 def _signature(line: Line, text: str, entry: KernelEntry, found: re.Match[str], host: str | None) -> Event:
     """What the catalogue's entry says of the line, together with its neighbours."""
     message = join(line, entry, _details(found))
@@ -174,7 +178,7 @@ def _signature(line: Line, text: str, entry: KernelEntry, found: re.Match[str], 
         entry.id,
         role=role,
         severity=severity,
-        cause=None if details.get("waits_on") == "gpu" else entry.cause,
+        cause=WAITED_ON.get(details.get("waits_on"), entry.cause),
         details=details,
         pid=_pid(entry, details),
         gpu_pci=message.gpu,

@@ -20,8 +20,8 @@ from nccl_forensics.waits.watchdogs import waiting_ranks
 SUREST = 0.98
 """No log proves more than this. Our judgement."""
 NOT_SHOWN = 0.79
-"""The surest that may be said of a cause that no clock shows to come in time, or of a host that nothing ties to a job:
-suspected, not identified."""
+"""The surest that may be said of a cause that no clock shows to come in time, of a host that nothing ties to a job, or
+of what another cause would show as well: suspected, not identified."""
 SPEAKS_FOR_ALL = causes_marked("strikes-all")
 """Causes that strike more ranks than one, so that one late rank neither proves nor refutes them."""
 SAME_STORY = {id_: cause.gives_way_to for id_, cause in causes().items() if cause.gives_way_to}
@@ -451,13 +451,16 @@ def weigh(found: Sequence[Finding], case: Case) -> list[Hypothesis]:
 
 
 def _at_most(draft: Draft, hosts: Iterable[str], case: Case) -> float:
-    """How sure one may be of a draft: less where nothing shows that its cause came in time and is of this job."""
+    """How sure one may be of a draft: less where nothing shows that its cause came in time, is of this job, and is no
+    other that would show the same."""
     if not case.job or draft.cause in advice.LOCATES:
         return SUREST
-    speaking = [e for f in draft.findings if f.weight > WORTH_CITING and f.cause == draft.cause for e in f.events[:1]]
+    own = [f for f in draft.findings if f.weight > WORTH_CITING and f.cause == draft.cause]
+    speaking = [e for f in own for e in f.events[:1]]
     in_time = not speaking or any(map(case.order_is_shown, speaking))
     of_this_job = bool(draft.ranks) or all(map(case.is_of_the_job, hosts))
-    return SUREST if in_time and of_this_job else NOT_SHOWN
+    told_apart = not own or any(f.identifies for f in own)
+    return SUREST if in_time and of_this_job and told_apart else NOT_SHOWN
 
 
 def _hypothesis(draft: Draft, log_odds: float, posterior: float, case: Case) -> Hypothesis:

@@ -111,7 +111,7 @@ def _lost(host: GpuHost, burst: Burst, lost: Mapping[str, Event]) -> Iterator[Fi
     together = {pci: event for pci, event in lost.items() if at(event) - first <= TOGETHER_S * SECOND}
     boards = host.boards(together)
     if len(boards) > 1:
-        yield _several_boards(host, together)
+        yield _several_boards(host, together, alone=len(boards) == 2)
     else:
         yield from _one_board(host, burst, [together[pci] for pci in boards[0]], boards[0])
     cause = "psu_rail_loss" if len(boards) > 1 else "gpu_off_bus"
@@ -129,8 +129,8 @@ def _lost(host: GpuHost, burst: Burst, lost: Mapping[str, Event]) -> Iterator[Fi
             )
 
 
-def _several_boards(host: GpuHost, together: Mapping[str, Event]) -> Finding:
-    """Cards that share nothing but their supply."""
+def _several_boards(host: GpuHost, together: Mapping[str, Event], *, alone: bool) -> Finding:
+    """Cards that share nothing but their supply; two `alone` may also share a riser, a switch or a port."""
     return host.finding(
         cause="psu_rail_loss",
         says=say(
@@ -141,6 +141,7 @@ def _several_boards(host: GpuHost, together: Mapping[str, Event]) -> Finding:
             within=_within(list(together.values())),
         ),
         weight=weight("shared_power"),
+        identifies=not alone,
         events=sorted(together.values(), key=at),
         gpus=host.gpus(together),
         detail="several cards",

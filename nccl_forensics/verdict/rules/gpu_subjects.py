@@ -66,10 +66,11 @@ class GpuHost:
         gpus: tuple[Gpu, ...] = (),
         detail: str | None = None,
         ranks: tuple[int, ...] | None = None,
+        identifies: bool = True,
     ) -> Finding:
         """What these lines say of these cards, by when the first came and who ran there.
 
-        `weight`: log-odds of what they say; `ranks`: instead of those on the cards.
+        `weight`: log-odds of what they say; `ranks`: instead of those on the cards; `identifies`: as in Finding.
         """
         events = self._nearest_first(events)
         shift, why = self._shift(events[0], gpus)
@@ -77,6 +78,7 @@ class GpuHost:
             cause=cause,
             says=says + phrases.aside(why),
             weight=weight + shift,
+            identifies=identifies,
             ranks=ranks_on(self.case, gpus) if ranks is None else ranks,
             hosts=if_known(self.name),
             gpus=gpus,

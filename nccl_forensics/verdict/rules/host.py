@@ -18,6 +18,7 @@ from nccl_forensics.text.messages import say
 from nccl_forensics.text.moments import SECOND
 from nccl_forensics.verdict.case import Case, at
 from nccl_forensics.verdict.rules import if_known, rule
+from nccl_forensics.verdict.rules.gpu import bursts
 from nccl_forensics.verdict.rules.host_processes import (
     is_strangers,
     killed_no_rank,
@@ -69,8 +70,22 @@ def _by_cause_and_host(case: Case) -> dict[tuple[str, str | None], list[Event]]:
         on_purpose = event.kind in ON_PURPOSE and not (case.job or case.has_job_log)
         if of_a_card or on_purpose or (event.kind in BAD_MEMORY and _passed_on(case, event)):
             continue
-        groups[cause, event.host].append(event)
+        groups[_of_what(case, event, cause), event.host].append(event)
     return groups
+
+
+def _of_what(case: Case, event: Event, cause: str) -> str:
+    """A host that got no mains and came up again was lost, not a rail in it; one that tells of lost cards lived."""
+    if cause != "psu_rail_loss" or event.host is None or SIGNATURES[event.kind].indicts == "gpu":
+        return cause
+    dark = [e for e in case.on(event.host, *MAINS) if e.role == "cause"]
+    went_down = any(_can_follow(boot, e) for boot in case.on(event.host, "boot-start") for e in dark)
+    cards_lost = any(burst.lost() for burst in case.once(bursts) if burst.host == event.host)
+    return "node_lost" if went_down and not cards_lost else cause
+
+
+def _can_follow(later: Event, event: Event) -> bool:
+    return later.time_ns is None or event.time_ns is None or later.time_ns > event.time_ns - SEL_S * SECOND
 
 
 _Shift = tuple[float, str | None]
@@ -248,6 +263,10 @@ def _no_longer_there(story: _Story) -> Finding:
     )
 
 
+MAINS = kinds_marked("of-the-mains")
+"""Lines that tell that a host got no power from outside."""
+SEL_S = 3600
+"""A BMC's clock may be so far off a host's. Our judgement."""
 ON_PURPOSE = kinds_marked("on-purpose")
 """Somebody, or a service, shut the host down in order: a failure only for a job that ran there."""
 BAD_MEMORY = kinds_marked("bad-memory")

@@ -366,7 +366,7 @@ def busy_elsewhere(case: Case) -> Iterator[Finding]:
     waited = set(waiting_ranks(case.events))
     for rank, named_by in _awaited(case).items():
         begun = _begun_long_work(case, rank) if rank not in waited else None
-        if begun is None:
+        if begun is None or _did_not_hold_the_job(case, begun):
             continue
         reports = case.of("watchdog-timeout")
         ended = [e for e in _signs_of_an_end(case, rank) if _later(e, begun)]
@@ -403,6 +403,13 @@ def _begun_long_work(case: Case, rank: int) -> Event | None:
     begins = {*LONG_WORK, "start"}
     begun = [e for e in _application_lines(case, rank) if text(e, "what") in begins]
     return begun[-1] if begun else None
+
+
+def _did_not_hold_the_job(case: Case, begun: Event) -> bool:
+    """Did the job, which goes in step, go two steps beyond the one at which this began? One can have been under way."""
+    step = number(begun, "step")
+    beyond = (e for e in case.of("progress") if step is not None and (number(e, "step") or 0) >= step + 2)
+    return case.went_on(begun) or any(_later(e, begun) and text(e, "what") == "training step" for e in beyond)
 
 
 def _signs_of_an_end(case: Case, rank: int) -> list[Event]:

@@ -199,14 +199,15 @@ def _lag_in(size: int | None, op: str, stands: Mapping[int, _Stand]) -> _Lag | N
 
 @rule
 def stack_stands_apart(case: Case) -> Iterator[Finding]:
-    """Stacks of several ranks: most wait for the others or for the GPU, a few do something else."""
+    """Stacks of several ranks: most wait for the others or for the GPU, a few do something else. One stack is enough
+    of a rank that is late as the collectives tell."""
     stacks = _newest_stacks(case)
     apart, waiting = _doing(stacks, "works"), _doing(stacks, "waits")
-    if not apart or len(waiting) < 2:
-        return
-    if not _outliers(apart, len(stacks)) or not arrived(case).isdisjoint(apart):
-        return
     late = {r for s in case.collectives.suspects for r in s.ranks}
+    are_late = bool(apart) and late.issuperset(apart)
+    stand_apart = len(waiting) > 1 and _outliers(apart, len(stacks))
+    if not apart or not (are_late or stand_apart) or not arrived(case).isdisjoint(apart):
+        return
     classes = _classes(stacks)
     shown = [ranks[0] for _, ranks in classes if set(ranks) <= set(apart)][:2]
     more = len(classes) - CLASSES
@@ -214,9 +215,9 @@ def stack_stands_apart(case: Case) -> Iterator[Finding]:
         cause="rank_busy",
         says=say("Stacks: {classes}", classes=joined((what for what, _ in classes[:CLASSES]), "; "))
         + (say_many("; and {n} more place", "; and {n} more places", more, n=more) if more > 0 else ""),
-        weight=weight("stack_apart") + (weight("stack_of_the_late") if late.issuperset(apart) else 0.0),
+        weight=weight("stack_apart") + (weight("stack_of_the_late") if are_late else 0.0),
         ranks=tuple(apart),
-        events=tuple(stacks[r] for r in [*shown, waiting[0]]),
+        events=tuple(stacks[r] for r in [*shown, *waiting[:1]]),
         inference=True,
     )
 

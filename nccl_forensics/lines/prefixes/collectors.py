@@ -48,7 +48,7 @@ def _collected(text: str, end: int, peeled: Peeled, line: RawLine) -> str | None
     state = line.window.state
     if m is not None and m[1] and (m[2] == "kernel" or m[3] or state.get("node") == m[1]):
         state["node"] = m[1]
-        return syslog_tail(text, m, peeled)
+        return syslog_tail(text, m, peeled, line)
     return None
 
 

@@ -37,7 +37,7 @@ DETR = re.compile(r"\| distributed init \(rank (?P<rank>\d{1,7})(?:, worl?d (?P<
 OWN = re.compile(
     r"(?i)(?<![\w-])(?:(?P<what>[a-z]{1,20})[ _-])?rank[ :=]{0,2}(?P<rank>\d{1,7})"
     r"(?:(?:/| of )(?P<of>\d{1,7})\b|,? (?:and )?world[ _]size[ :=]{1,2}(?P<world>\d{1,7})\b)"
-    r"(?= ?(?:$|[][,;:.()|-]|on\b|pid\b|local\b))"
+    r"(?= ?(?:$|[][,;:.()|-]|(?:on|pid|local|host|hostname|node)\b))"
 )
 """Nothing told of that rank may follow: others speak of it, too."""
 WORLD = re.compile(r"\busing world size: (?P<world>\d{1,7}), data-parallel size: ")

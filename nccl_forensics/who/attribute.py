@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nccl_forensics.catalog import kinds_marked
-from nccl_forensics.model import Event, InputRow
+from nccl_forensics.model import Event, InputRow, number
 from nccl_forensics.names import short
 from nccl_forensics.who.files import UNTOLD, OfFile, OfFiles, of_sources
 from nccl_forensics.who.group_numbers import of_whole_job
@@ -71,7 +71,7 @@ class _Pile:
         local_rank = event.local_rank if event.local_rank is not None else file.local_rank
         rank = event.rank
         if rank is None and event.kind not in NOBODY:
-            rank = self._likely_rank(event, host, local_rank, file.rank)
+            rank = self._likely_rank(event, host, file)
         if host is None and rank is not None and rank in self.known.ranks:
             host = self.known.ranks[rank].host
         if rank is None:
@@ -103,25 +103,29 @@ class _Pile:
             return replace(event, details={**event.details, "ranks": tasks})
         return event
 
-    def _likely_rank(self, event: Event, host: str | None, local_rank: int | None, named: int | None) -> int | None:
-        """The rank of a line that tells none, by the surest of all hints. `named`: the rank that its file is about."""
-        for hint in self._hints(event, host, local_rank, named):
+    def _likely_rank(self, event: Event, host: str | None, file: OfFile) -> int | None:
+        """The rank of a line that tells none, by the surest of all hints. `host`: where it was written."""
+        for hint in self._hints(event, host, file):
             if hint is not None:
                 return hint
         return None
 
-    def _hints(self, event: Event, host: str | None, local_rank: int | None, named: int | None) -> Iterator[int | None]:
-        """By its local rank, its launcher's task, its file, its card, its process, its number in the group of all."""
-        if local_rank is not None:
-            yield self.local_ranks.rank(event, host, local_rank)
+    def _hints(self, event: Event, host: str | None, file: OfFile) -> Iterator[int | None]:
+        """What the line says of its writer: local rank, launcher's task, process; then what its file is about; then
+        the card of which it speaks, its number in the group of all, and its device."""
+        if event.local_rank is not None:
+            yield self.local_ranks.rank(event, host, event.local_rank)
         if event.evidence.source in self.tasks_are_ranks:
             yield event.task
-        yield named
+        if event.pid is not None and host is not None:
+            yield self.known.rank_of_process(event, host)
+        if file.local_rank is not None and event.local_rank is None:
+            yield self.local_ranks.rank(event, host, file.local_rank)
+        yield file.rank
         if event.gpu_pci is not None:
             yield self.known.rank_of_gpu(host, event.gpu_pci)
-        if event.pid is not None and host is not None:
-            yield self.known.rank_of_pid(host, event.pid)
         yield self.in_whole_job.get(id(event))
+        yield self.known.rank_of_device(host, number(event, "device"))
 
     def of_rows(self, rows: Iterable[InputRow], attributed: Iterable[Event]) -> Iterator[InputRow]:
         """The files with their hosts, and the ranks of which they are."""

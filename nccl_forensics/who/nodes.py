@@ -107,3 +107,24 @@ def _between(placed: _Placed, missing: Collection[int]) -> Iterator[_Seat]:
         for host, (low, high) in spans.items():
             if low < rank < high:
                 yield rank, names[host], None
+
+
+def in_rows(ranks: Mapping[int, Place], world: int | None) -> dict[int, Place]:
+    """Those without a local rank, with the place that they have in the row of their host's ranks.
+
+    Holds only where every rank of the job has a host, each host a row as long as the others', and each local rank that
+    is known is that place.
+    """
+    rows: dict[str, list[int]] = defaultdict(list)
+    for rank, place in sorted(ranks.items()):
+        if place.host is not None:
+            rows[short(place.host)].append(rank)
+    length = len(ranks) // len(rows) if rows else 0
+    starts = {rank: row[0] for row in rows.values() for rank in row}
+    if not length or set(starts) != set(range(world or 0)) or starts.keys() != ranks.keys():
+        return {}
+    in_a_row = all(row == [*range(row[0], row[0] + length)] for row in rows.values())
+    agree = all(place.local_rank in (None, rank - starts[rank]) for rank, place in ranks.items())
+    if not in_a_row or not agree:
+        return {}
+    return {rank: replace(place, local_rank=rank - starts[rank]) for rank, place in ranks.items()}

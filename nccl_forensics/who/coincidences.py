@@ -38,7 +38,7 @@ def with_coincidences(known: Identities, events: Sequence[Event]) -> Identities:
     for cause in ranks.keys() & cards.keys():
         for rank, card in _pairs(ranks[cause], cards[cause]):
             place = known.ranks.get(rank, Place())
-            if _can_be_on(known, place, card):
+            if rank not in known.disputed and _can_be_on(known, place, card):
                 found[rank] = replace(place, host=place.host or card.host, gpu=known.gpu(card.host, card.pci))
     return replace(known, ranks={**known.ranks, **found}) if found else known
 

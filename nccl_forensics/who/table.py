@@ -20,7 +20,15 @@ from nccl_forensics.catalog import kinds_marked
 from nccl_forensics.intake.sniff import OF_ONE_HOST
 from nccl_forensics.model import Event, InputRow, number
 from nccl_forensics.names import MOST_RANKS, short
-from nccl_forensics.who.cards import cards_by_host, devices_chosen, number_of_cards, visible_cards
+from nccl_forensics.who.alike import as_elsewhere
+from nccl_forensics.who.cards import (
+    cards_by_host,
+    devices_chosen,
+    mentioned_addresses,
+    mentioned_card,
+    number_of_cards,
+    visible_cards,
+)
 from nccl_forensics.who.claims import Claim, Speaker, contradictions, counted, decided
 from nccl_forensics.who.files import UNTOLD, OfFiles, of_sources
 from nccl_forensics.who.host_names import HostNames
@@ -69,6 +77,9 @@ def identify(
     everyone = _everyone(ranks, events, also, widest)
     ranks |= beside(ranks, everyone, spoken_of, partial(number_of_cards, gpus))
     ranks |= in_rows(ranks, world_size)
+    left_open = outcome.disputed | {c.rank for c in against_user}
+    settled = {rank: place for rank, place in ranks.items() if rank not in left_open}
+    ranks |= as_elsewhere(settled, partial(mentioned_card, gpus, mentioned_addresses(events)))
     return Identities(
         ranks=ranks,
         gpus=gpus,

@@ -54,7 +54,7 @@ def syslog_tail(text: str, m: re.Match[str] | None, peeled: Peeled, line: RawLin
     host, program, pid = m.groups()
     if host in _LEVEL_WORDS or (host is None and program in _LEVEL_WORDS):
         return None
-    if host is not None and pid is None and program != "kernel" and not _in_system_log(host, program, line):
+    if host is not None and program != "kernel" and not _names_its_host(host, program, pid, line):
         return None
     rest = text[m.end() :]
     peeled.host = host or peeled.host
@@ -71,6 +71,21 @@ def syslog_tail(text: str, m: re.Match[str] | None, peeled: Peeled, line: RawLin
     return rest
 
 
+def remember_node(word: str, line: RawLine) -> None:
+    """Remember that a word is a host's name in this file."""
+    nodes: set[str] = line.window.state.setdefault("nodes", set())
+    if len(nodes) < MOST_NODES:
+        nodes.add(word)
+
+
+MOST_NODES = 4096
+"""Hosts of one file that are remembered."""
+
+
+def _names_its_host(host: str, program: str, pid: str | None, line: RawLine) -> bool:
+    return _in_system_log(host, program, line) if pid is None else _among_hosts(host, line)
+
+
 def _in_system_log(host: str, program: str, line: RawLine) -> bool:
     """Do the lines around `host program: ` show a system log? Any program's message can begin with two such words.
 
@@ -78,7 +93,7 @@ def _in_system_log(host: str, program: str, line: RawLine) -> bool:
     around has such a head, a name with a digit or a hyphen is enough.
     """
     state = line.window.state
-    if state.get("node") == host:
+    if host in state.get("nodes", ()):
         return True
     if state.get("not nodes", 0) >= _MOST_DOUBTS:
         return False
@@ -89,10 +104,24 @@ def _in_system_log(host: str, program: str, line: RawLine) -> bool:
         else any(c.isdigit() or c == "-" for c in host)
     )
     if sure:
-        state["node"] = host
+        remember_node(host, line)
     else:
         state["not nodes"] = state.get("not nodes", 0) + 1
     return sure
+
+
+def _among_hosts(host: str, line: RawLine) -> bool:
+    """Do more of the lines around `host program[pid]: ` name a host than do not? A logger can be told to leave it out,
+    and then the first of two words is a process's, whose name has a blank."""
+    state = line.window.state
+    if host in state.get("nodes", ()):
+        return True
+    tails = [tail for near in _around(line) if (tail := _system_tail(decode(near.raw[:_HEAD]))) is not None]
+    without = sum(tail[1] is None and (tail[2] == "kernel" or tail[3] is not None) for tail in tails)
+    if without > sum(tail[1] is not None for tail in tails):
+        return False
+    remember_node(host, line)
+    return True
 
 
 _VOTERS = 8
@@ -107,10 +136,15 @@ def _around(line: RawLine) -> list[RawLine]:
     return [*line.before(_VOTERS), *line.after(_VOTERS)]
 
 
-def _system_head(text: str) -> tuple[str, str, bool] | None:
-    """(host, program, whether that is the kernel or has its pid) of a system log's line; None if it is none."""
+def _system_tail(text: str) -> re.Match[str] | None:
+    """`host program[pid]: ` behind the stamp of a system log's line."""
     found = stamps.syslog(text) or stamps.iso(text) or stamps.weekday_iso(text) or stamps.unix(text)
-    m = SYSLOG_TAIL.match(text, found[1]) if found else None
+    return SYSLOG_TAIL.match(text, found[1]) if found else None
+
+
+def _system_head(text: str) -> tuple[str, str, bool] | None:
+    """(host, program, whether that is the kernel or has its pid) of a system log's line; None if it names no host."""
+    m = _system_tail(text)
     return None if m is None or m[1] is None else (m[1], m[2], m[2] == "kernel" or m[3] is not None)
 
 
@@ -118,7 +152,7 @@ def _names_host(word: str, program: str, line: RawLine) -> bool:
     """Is `word program[pid]: ` behind uptime a host and its program? The kernel also names processes so, and a
     process's name may have a blank: a host stands before other programs, too, in the lines around."""
     state = line.window.state
-    if state.get("node") == word:
+    if word in state.get("nodes", ()):
         return True
     if state.get("not nodes", 0) >= _MOST_DOUBTS:
         return False
@@ -127,7 +161,7 @@ def _names_host(word: str, program: str, line: RawLine) -> bool:
         found = stamps.boot(text)
         m = _NEXT_PROGRAM.match(after_blank(text, found[1])) if found else None
         if m is not None and (m[1] == word or (m[2] == word and m[3] != program)):
-            state["node"] = word
+            remember_node(word, line)
             return True
     state["not nodes"] = state.get("not nodes", 0) + 1
     return False

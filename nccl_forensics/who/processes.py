@@ -20,6 +20,7 @@ from nccl_forensics.who.files import UNTOLD, OfFiles
 from nccl_forensics.who.identities import Place
 from nccl_forensics.who.in_order import all_in_order, in_step
 from nccl_forensics.who.lifetimes import Lifetime, Process, lifetimes, on_hosts
+from nccl_forensics.who.nodes import number_of_nodes
 
 NCCL_HEAD = re.compile(r"[\w.-]{1,255}:\d{1,9}:\d{1,9} \[(\d{1,3})\] ")
 """`host:pid:tid [device]`; the device is the calling thread's, and helpers often say 0 (parsers/nccl_library.py)."""
@@ -37,21 +38,24 @@ class Seats:
     """Where the ranks are, as far as lines and names tell."""
 
     ranks: Mapping[int, Place]
-    world: int | None
-    """How many ranks the job has."""
+    hosts: Mapping[str, Sequence[int]]
+    """Short name of a host → the ranks on it, rising."""
     a_host: int | None
-    """How many each host has, as a launcher was told."""
+    """How many each host has: as a launcher was told, else the whole job's by the number of hosts that are named."""
+    is_sure: bool
+    """So many were told to start, or no host can be missing."""
 
-    def on(self, host: str) -> list[int]:
-        """The ranks on a host (its short name), rising."""
-        return sorted(rank for rank, place in self.ranks.items() if place.host and short(place.host) == host)
-
-    def are_all_of_a_host(self, several: int) -> bool:
-        """Has each host so many ranks?"""
-        if self.a_host is not None:
-            return several == self.a_host
-        hosts = {short(place.host) for place in self.ranks.values() if place.host}
-        return self.world is not None and several * len(hosts) == self.world
+    @classmethod
+    def of(cls, ranks: Mapping[int, Place], world: int | None, started: int | None) -> Seats:
+        """`world`: how many ranks the job has; `started`: how many a launcher was told to start on each host."""
+        hosts: dict[str, list[int]] = defaultdict(list)
+        for rank, place in sorted(ranks.items()):
+            if place.host:
+                hosts[short(place.host)].append(rank)
+        by_hosts = world // len(hosts) if world and hosts and world % len(hosts) == 0 else None
+        everyone = world is not None and sum(map(len, hosts.values())) >= world
+        is_sure = started is not None or everyone or number_of_nodes(ranks, world) == len(hosts)
+        return cls(ranks, hosts, started or by_hosts, is_sure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +156,6 @@ class _Numbers:
         ]
         return cls(ranks, in_files, lived, names, drivers, frozenset(_numbered_apart(inside, ranks, drivers)))
 
-    def on(self, host: str) -> dict[int, int]:
-        """Pid → rank on a host, of those of which one rank is named."""
-        return {p.pid: rank for p, rank in self.ranks.items() if p.host == host and rank is not None}
-
 
 def _surest(ranks: Mapping[int, Speaker]) -> int | None:
     """The rank that who knows best names; None if that is two. `ranks`: each with who names it."""
@@ -192,10 +192,10 @@ def _started(events: Iterable[Event], numbers: _Numbers, files: OfFiles, seats: 
         hosts = {process.host for process in numbers.in_files.get(source, ()) if process.pid in pids}
         if not hosts and (written := files.get(source, UNTOLD).host) is not None:
             hosts = {short(written)}
-        if len(hosts) != 1 or not seats.are_all_of_a_host(len(pids)):
+        if len(hosts) != 1 or len(pids) != seats.a_host:
             continue
         (host,) = hosts
-        known = {pid: rank for pid, rank in numbers.on(host).items() if pid in pids}
+        known = {pid: rank for pid in pids if (rank := numbers.ranks.get(Process(host, pid))) is not None}
         place = {pid: n for n, pid in enumerate(sorted(pids))}
         begins = {rank - place[pid] for pid, rank in known.items()}
         if len(begins) == 1 and (begin := begins.pop()) >= 0 and begin % len(pids) == 0:
@@ -242,9 +242,8 @@ def _is_elsewhere(rank: int, host: str, seats: Seats) -> bool:
 
 def _is_in_block(rank: int, known: Mapping[int, int], seats: Seats) -> bool:
     """Is a rank one of those that a host has together with these, where each has equally many in a row?"""
-    hosts = {short(place.host) for place in seats.ranks.values() if place.host}
-    length = seats.a_host or (seats.world // len(hosts) if seats.world and hosts else 0)
-    return length > 0 and {rank // length} == {other // length for other in known.values()}
+    length = seats.a_host if seats.is_sure else None
+    return length is not None and {rank // length} == {other // length for other in known.values()}
 
 
 def _first_ranks(ranked: Iterable[Ranked]) -> dict[str, int]:
@@ -282,12 +281,8 @@ def _at_devices(
     claimed = Counter((process.host, rank) for process, of in found.items() for rank in of)
     for process, of in found.items():
         seat = process.host, min(of)
-        if (
-            len(of) == 1
-            and claimed[seat] == 1
-            and seat not in taken
-            and not _is_elsewhere(min(of), process.host, seats)
-        ):
+        alone = len(of) == 1 and claimed[seat] == 1 and seat not in taken
+        if alone and not _is_elsewhere(min(of), process.host, seats):
             yield _Seated(process, min(of), min(of) - first_ranks[process.host])
 
 
@@ -315,13 +310,14 @@ def _cards_in_order(numbers: _Numbers, seats: Seats) -> Iterator[Claim]:
     for process, event in numbers.drivers:
         if event.gpu_pci is not None:
             cards[process.host][process.pid].add(event.gpu_pci)
+    own = {process.host for process in numbers.ranks}
     for host, named in cards.items():
-        if numbers.on(host) and host not in numbers.apart:
+        if host in own and host not in numbers.apart:
             continue  # the job's own numbers are the node's: these are somebody else's
-        here = seats.on(host)
+        here = seats.hosts.get(host, ())
         a_card_each = len({card for of in named.values() for card in of}) == sum(map(len, named.values())) == len(named)
-        in_a_row = here == [*range(here[0], here[0] + len(here))] if here else False
-        if not a_card_each or not in_a_row or not seats.are_all_of_a_host(len(here)):
+        in_a_row = len(here) > 0 and here[-1] - here[0] + 1 == len(here)
+        if not a_card_each or not in_a_row or len(here) != seats.a_host:
             continue
         ordered = all_in_order(named, here, {})
         if all(_has_card(seats.ranks[rank]) in (None, *named[pid]) for pid, rank in ordered.items()):

@@ -63,7 +63,7 @@ def identify(
     claims = [*_of_user(listed), *(claim for _, claim in ranked), *_of_names(rows, files, hosts)]
     world_size = stated_world(events, widest) or _listed_world(listed)
     stated = decided(counted(claims), (), cards_by_short_name(gpus)).ranks
-    seats = Seats(stated, world_size, ranks_a_host(events))
+    seats = Seats.of(stated, world_size, ranks_a_host(events))
     joined = processes(events, ranked, files, seats)
 
     votes = counted((*claims, *joined.claims))

@@ -27,6 +27,7 @@ from nccl_forensics.when.repeats import merge_repeats
 from nccl_forensics.when.window import Limited, Window
 from nccl_forensics.who import containers
 from nccl_forensics.who.attribute import attribute
+from nccl_forensics.who.coincidences import with_coincidences
 from nccl_forensics.who.hosts_file import read_hosts_file
 from nccl_forensics.who.identities import Identities, Place
 from nccl_forensics.who.table import identify
@@ -107,6 +108,7 @@ def _one_job(pile: Pile, declared: _Declared) -> Analysis:
         dumps=pile.dumps,
         places={rank: place.host for rank, place in known.ranks.items()},
     )
+    known = with_coincidences(known, aligned.events)
     told(f"{count(len(aligned.events), 'event')} on {count(len(aligned.clocks), 'clock')}", "reconstruct")
     inside = Limited(events=aligned.events, dumps=tuple(pile.dumps))
     if declared.window is not None:
@@ -149,7 +151,9 @@ def _each_start(
     """Each start of the job by itself: (incidents, the newest one's ranks and groups, problems)."""
     spans = list(spans)
     kept = [n for n, span in enumerate(spans) if span.kept]
-    own = outcome.places([identify(pile.rows, spans[n].events, declared.places) for n in kept], whole)
+    starts = (spans[n].events for n in kept)
+    own = [with_coincidences(identify(pile.rows, events, declared.places), events) for events in starts]
+    own = outcome.places(own, whole)
     incidents: list[Incident] = []
     of: list[runs.Span] = []
     problems: list[Problem] = []

@@ -37,10 +37,14 @@ DETR = re.compile(r"\| distributed init \(rank (?P<rank>\d{1,7})(?:, worl?d (?P<
 OWN = re.compile(
     r"(?i)(?<![\w-])(?:(?P<what>[a-z]{1,20})[ _-])?rank[ :=]{0,2}(?P<rank>\d{1,7})"
     r"(?:(?:/| of )(?P<of>\d{1,7})\b|,? (?:and )?world[ _]size[ :=]{1,2}(?P<world>\d{1,7})\b)"
-    r"(?= ?(?:$|[][,;:.()|-]|on\b|pid\b|local\b))"
+    r"(?= ?(?:$|[][,;:.()|-]|(?:on|pid|local|host|hostname|node)\b))"
 )
 """Nothing told of that rank may follow: others speak of it, too."""
-WORLD = re.compile(r"\busing world size: (?P<world>\d{1,7}), data-parallel size: ")
+WORLD = re.compile(
+    r"\busing world size: (?P<world>\d{1,7}), data-parallel size: "
+    r"|^[Ww]orld[ _]size(?:[:=]| [=:]?) ?(?P<own>\d{1,7})(?=$|[\s,;)])(?! ?(?:/|of\b))"
+)
+"""Megatron's, and a message that begins with it: groups' sizes have the group's name in front."""
 LOCAL_WORLD = re.compile(
     r"(?i)\b(?:nproc[-_]per[-_]node|num_local_procs|local_world_size)['\"]?(?: {0,20}[:=] ?| )"
     r"['\"]?(?P<local>\d{1,4})\b"
@@ -116,7 +120,8 @@ def _stated(said: str, detr: re.Match[str] | None) -> _Stated | None:
 def _world_size(line: Line, said: str) -> Event | None:
     """How many ranks the job or one node has; nothing of whose line it is."""
     if found := WORLD.search(said):
-        return line.event("world-size", role="context", details={"world_size": int(found["world"])})
+        size = int(found["world"] or found["own"])
+        return line.event("world-size", role="context", details={"world_size": size}) if size > 1 else None
     if (found := LOCAL_WORLD.search(said)) and int(found["local"]):
         nodes = NODES.search(said)
         every = int(nodes["nodes"]) if nodes else None
@@ -157,7 +162,8 @@ def _rank(line: Line, said: str, stated: _Stated) -> Iterator[Event]:
         "GLOBAL_RANK: ",
         "store_based_barrier_key:1 with",
         "world_rank=",
-        "using world size: ",
+        "orld size",
+        "orld_size",
         "rank ",
         "rank=",
     ],

@@ -6,10 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from short_form import events
+from short_form import events, rows
 
 from nccl_forensics.pipeline import analyze
+from nccl_forensics.who.attribute import attribute
 from nccl_forensics.who.host_names import HostNames
+from nccl_forensics.who.table import identify
 
 SAID = [
     {"kind": "nccl-ports", "host": "n1.example.org", "addresses": ["10.1.2.3", "172.17.0.1"]},
@@ -39,6 +41,29 @@ def test_what_no_line_tells_can_be_told_by_elimination() -> None:
     assert names.named("10.9.9.9<4711>", "n3") == "n3<4711>"
     assert names.named("10.1.2.4<4711>", "n3") == "n2<4711>"
     assert names.named("n9<4711>", "n3") == "n9<4711>"
+
+
+WORLD = {"kind": "world-size", "world_size": 16}
+LAST = {"kind": "exit", "rank": 15, "local_rank": 7, "host": "n2", "code": -6}
+STORE = {"kind": "store-broken", "store_host": "n1"}
+LOST = {"kind": "nccl-ib-error", "host": "n2", "pid": 4, "peer": "10.1.2.3"}
+
+
+@pytest.mark.parametrize(
+    ("said", "peer"),
+    [
+        ([WORLD, LAST, STORE, LOST], "n1"),
+        ([LAST, STORE, LOST], "10.1.2.3"),  # how many ranks there are is not told
+        ([{**WORLD, "world_size": 24}, LAST, STORE, LOST], "10.1.2.3"),  # three nodes, of which two are named
+        ([WORLD, {**LAST, "local_rank": 3, "rank": 11}, STORE, LOST], "10.1.2.3"),  # nodes of four or of eight
+        ([WORLD, LAST, {**STORE, "store_host": "10.1.9.9"}, LOST], "10.1.2.3"),
+    ],
+)
+def test_of_two_nodes_the_address_is_the_other_ones(said: list[dict[str, object]], peer: str) -> None:
+    case = {"events": said}
+    found = events(case)
+    attributed, _ = attribute(found, rows(case, found), identify(rows(case, found), found))
+    assert attributed[-1].details["peer"] == peer
 
 
 REPORT = """____________________________________________

@@ -4,7 +4,7 @@
 it is. `hosts`: the text of a `--hosts` file. `want`: `ranks` (the verdict's, exactly), `innocent` (ranks that are not
 named, nor shown on the failed card), `apart` (no rank is named for the card), `hosts`, `gpus` (addresses), `problem`
 (words that a problem row holds), `says` (words of the summary; "": no word of who may have run on the card),
-`attributed` (rank of the first Xid 79's row, or null).
+`attributed` (rank of the first Xid 79's row, or null), `placed` (rank → the address of its card in the table, or null).
 """
 
 from __future__ import annotations
@@ -109,6 +109,9 @@ def test_case(path: Path, tmp_path: Path) -> None:
         assert sorted({g["pci"] for g in verdict["culprit_gpus"]}) == want["gpus"]
     if "attributed" in want:
         assert next(iter(lost.values()))["rank"] == want["attributed"]
+    if "placed" in want:
+        cards = {r["rank"]: r["gpu"]["pci"] for r in doc["ranks"] if r["gpu"] is not None}
+        assert {rank: cards.get(int(rank)) for rank in want["placed"]} == want["placed"]
     if "problem" in want:
         assert any(want["problem"] in p["says"] for p in doc["problems"]), doc["problems"]
     if "says" in want:

@@ -7,14 +7,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nccl_forensics.catalog import kinds_marked
-from nccl_forensics.model import Event, InputRow
+from nccl_forensics.model import Event, InputRow, number, text
 from nccl_forensics.names import short
 from nccl_forensics.who.files import UNTOLD, OfFile, OfFiles, of_sources
 from nccl_forensics.who.group_numbers import of_whole_job
-from nccl_forensics.who.host_names import HostNames
+from nccl_forensics.who.host_names import ADDRESS, HostNames
 from nccl_forensics.who.identities import Identities
 from nccl_forensics.who.launcher_tasks import tasks_are_ranks, tasks_of
 from nccl_forensics.who.local_ranks import LocalRanks, local_ranks
+from nccl_forensics.who.nodes import number_of_nodes
 
 OTHER_HOSTS = ("peer", "store_host", "worker_ip")
 """Details that name another host, or its address."""
@@ -34,17 +35,20 @@ def attribute(
         local_ranks=local_ranks(events, files, known),
         tasks_are_ranks=tasks_are_ranks(events, known.world_size),
         in_whole_job=of_whole_job(events, known.world_size),
-        job_hosts=_job_hosts(known),
+        job_hosts=_job_hosts(known, events),
     )
     attributed = [pile.attributed(event) for event in events]
     return attributed, list(pile.of_rows(rows, attributed))
 
 
-def _job_hosts(known: Identities) -> dict[str, str]:
-    hosts = [place.host for place in known.ranks.values()]
-    if known.world_size is None or len(hosts) < known.world_size:
-        return {}
-    return {} if None in hosts else {short(host): host for host in hosts if host is not None}
+def _job_hosts(known: Identities, events: Iterable[Event]) -> dict[str, str]:
+    hosts = {short(host): host for place in known.ranks.values() if (host := place.host) is not None}
+    everyone = known.world_size is not None and len(known.ranks) >= known.world_size
+    if everyone and all(place.host is not None for place in known.ranks.values()):
+        return hosts
+    stores = (text(event, "store_host") for event in events)
+    hosts |= {short(host): host for host in stores if host and not ADDRESS.match(host)}
+    return hosts if len(hosts) == number_of_nodes(known.ranks, known.world_size) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class _Pile:
     in_whole_job: Mapping[int, int]
     """id(event) → the rank that its number in a group is."""
     job_hosts: Mapping[str, str]
-    """Short name → name of each host of the job; empty where that of some rank is not known."""
+    """Short name → name of each host of the job; empty where some are not known."""
 
     def attributed(self, event: Event) -> Event:
         event = self._with_names(event)
@@ -71,7 +75,7 @@ class _Pile:
         local_rank = event.local_rank if event.local_rank is not None else file.local_rank
         rank = event.rank
         if rank is None and event.kind not in NOBODY:
-            rank = self._likely_rank(event, host, local_rank, file.rank)
+            rank = self._likely_rank(event, host, file)
         if host is None and rank is not None and rank in self.known.ranks:
             host = self.known.ranks[rank].host
         if rank is None:
@@ -92,7 +96,7 @@ class _Pile:
         return replace(event, details={**event.details, **named}) if named else event
 
     def _other_host(self, host: str | None) -> str | None:
-        """The only host of the job beside this one, where every rank's is known."""
+        """The only host of the job beside this one, where all are known."""
         if host is None or short(host) not in self.job_hosts or len(self.job_hosts) != 2:
             return None
         return next(name for key, name in self.job_hosts.items() if key != short(host))
@@ -103,25 +107,29 @@ class _Pile:
             return replace(event, details={**event.details, "ranks": tasks})
         return event
 
-    def _likely_rank(self, event: Event, host: str | None, local_rank: int | None, named: int | None) -> int | None:
-        """The rank of a line that tells none, by the surest of all hints. `named`: the rank that its file is about."""
-        for hint in self._hints(event, host, local_rank, named):
+    def _likely_rank(self, event: Event, host: str | None, file: OfFile) -> int | None:
+        """The rank of a line that tells none, by the surest of all hints. `host`: where it was written."""
+        for hint in self._hints(event, host, file):
             if hint is not None:
                 return hint
         return None
 
-    def _hints(self, event: Event, host: str | None, local_rank: int | None, named: int | None) -> Iterator[int | None]:
-        """By its local rank, its launcher's task, its file, its card, its process, its number in the group of all."""
-        if local_rank is not None:
-            yield self.local_ranks.rank(event, host, local_rank)
+    def _hints(self, event: Event, host: str | None, file: OfFile) -> Iterator[int | None]:
+        """What the line says of its writer: local rank, launcher's task, process; then what its file is about; then
+        the card of which it speaks, its number in the group of all, and its device."""
+        if event.local_rank is not None:
+            yield self.local_ranks.rank(event, host, event.local_rank)
         if event.evidence.source in self.tasks_are_ranks:
             yield event.task
-        yield named
+        if event.pid is not None and host is not None:
+            yield self.known.rank_of_process(event, host)
+        if file.local_rank is not None and event.local_rank is None:
+            yield self.local_ranks.rank(event, host, file.local_rank)
+        yield file.rank
         if event.gpu_pci is not None:
             yield self.known.rank_of_gpu(host, event.gpu_pci)
-        if event.pid is not None and host is not None:
-            yield self.known.rank_of_pid(host, event.pid)
         yield self.in_whole_job.get(id(event))
+        yield self.known.rank_of_device(host, number(event, "device"))
 
     def of_rows(self, rows: Iterable[InputRow], attributed: Iterable[Event]) -> Iterator[InputRow]:
         """The files with their hosts, and the ranks of which they are."""

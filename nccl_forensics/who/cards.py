@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nccl_forensics.model import Detail, Event, Gpu, text
-from nccl_forensics.names import same_host
+from nccl_forensics.names import same_host, short
 from nccl_forensics.who.files import UNTOLD, OfFiles
 from nccl_forensics.who.host_names import HostNames
 
@@ -34,6 +34,19 @@ def cards_by_host(events: Iterable[Event], hosts: HostNames) -> dict[str | None,
 def number_of_cards(gpus: Mapping[str | None, Sequence[Gpu]], host: str | None) -> int:
     """How many GPUs a host has, as far as files tell."""
     return max((len(cards) for name, cards in gpus.items() if same_host(name, host)), default=0)
+
+
+def mentioned_addresses(events: Iterable[Event]) -> set[tuple[str, str]]:
+    """(Short name of a host, address) of every GPU of which a line there speaks."""
+    return {(short(event.host), event.gpu_pci) for event in events if event.host and event.gpu_pci}
+
+
+def mentioned_card(
+    gpus: Mapping[str | None, Sequence[Gpu]], addresses: Collection[tuple[str, str]], host: str, pci: str
+) -> Gpu | None:
+    """The card at this address of a host, if a line speaks of it."""
+    here = [card for name, cards in gpus.items() if name and same_host(name, host) for card in cards if card.pci == pci]
+    return here[0] if here else Gpu(host=host, pci=pci) if (short(host), pci) in addresses else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What statements claim of each rank, how strongly, and what that comes to where they disagree."""
+"""What statements claim of each rank, by whose word, and what that comes to where they disagree."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ from nccl_forensics.who.identities import Place, cards_on_host
 
 
 class Speaker(IntEnum):
-    """Whose word a claim is, and what that weighs."""
+    """Whose word a claim is. The word of one that knows better is not outvoted by any number of others."""
 
-    USER = 10_000
-    """`--hosts`."""
-    LAUNCHER = 1000
-    """It started the process and saw it end."""
-    COMMUNICATOR = 100
-    """NCCL, as it sets up the communicator of the whole job."""
-    PROCESS = 50
-    """The process itself, as it begins."""
+    CONVENTION = 0
+    """Nobody's: what launchers do by rule, where all that is known agrees."""
     MENTION = 1
-    """A prefix, or a file's name: many of them count together."""
+    """A prefix, or a file's name."""
+    DRIVER = 2
+    """NVIDIA's driver, of the process for which a card worked as it failed."""
+    PROCESS = 3
+    """The process itself, as it begins."""
+    COMMUNICATOR = 4
+    """NCCL, as it sets up the communicator of the whole job."""
+    LAUNCHER = 5
+    """It started the process and saw it end."""
+    USER = 6
+    """`--hosts`."""
 
 
 class Claim(NamedTuple):
@@ -48,17 +52,26 @@ Field = str
 FIELDS: tuple[Field, ...] = ("host", "local_rank", "pid", "pci", "index")
 """In the order in which they stand in a `Claim`, behind rank and speaker."""
 Value = str | int
-Votes = Mapping[int, Mapping[Field, Counter[Value]]]
-"""Rank → what is claimed → value → the weight of all claims that say so; what was claimed first stands first."""
+Values = Mapping[Value, Counter[Speaker]]
+"""What is claimed → how often, by whose word; what was claimed first stands first."""
+Votes = Mapping[int, Mapping[Field, Values]]
+"""Rank → of what something is claimed → that."""
 
 
 def counted(claims: Iterable[Claim]) -> Votes:
-    votes: dict[int, dict[Field, Counter[Value]]] = defaultdict(lambda: defaultdict(Counter))
+    votes: dict[int, dict[Field, dict[Value, Counter[Speaker]]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(Counter))
+    )
     for claim in claims:
         for field, value in zip(FIELDS, claim[2:], strict=True):
             if value is not None:
-                votes[claim.rank][field][value] += claim.by
+                votes[claim.rank][field][value][claim.by] += 1
     return votes
+
+
+def _weight(said: Counter[Speaker]) -> tuple[int, ...]:
+    """Compares first by the claims of who knows best, then by those of the next."""
+    return tuple(said[speaker] for speaker in reversed(Speaker))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +102,19 @@ def contradictions(votes: Votes, listed: Mapping[int, Place], machines: Collecti
             yield _contradiction(rank, {"pci"}, f"the card {card}", others)
 
 
-def _user_and_others(values: Mapping[Value, int]) -> tuple[str | None, dict[str, int]]:
-    """The user's word, and what else is claimed with what weight; nothing where the user says nothing."""
-    word = next((v for v, weight in values.items() if weight >= Speaker.USER), None)
+def _user_and_others(values: Values) -> tuple[str | None, dict[str, Counter[Speaker]]]:
+    """The user's word, and what else is claimed by whom; nothing where the user says nothing."""
+    word = next((v for v, said in values.items() if said[Speaker.USER]), None)
     if word is None:
         return None, {}
-    return str(word), {str(v): n for v, n in values.items() if v != word}
+    others = {str(v): said for v, said in values.items() if v != word}
+    return str(word), {v: said for v, said in others.items() if set(said) != {Speaker.CONVENTION}}
 
 
-def _contradiction(rank: int, fields: Collection[Field], word: str, others: Mapping[str, int]) -> Contradiction:
-    heaviest = max(others, key=others.__getitem__)
+def _contradiction(
+    rank: int, fields: Collection[Field], word: str, others: Mapping[str, Counter[Speaker]]
+) -> Contradiction:
+    heaviest = max(others, key=lambda name: _weight(others[name]))
     says = f"Rank {rank}: --hosts says {word}, the files say {heaviest}; neither is used."
     return Contradiction(rank, frozenset(fields), Problem(says=says))
 
@@ -139,10 +155,10 @@ def decided(votes: Votes, against_user: Iterable[Contradiction], cards: Mapping[
     return Decided(ranks, frozenset(disputed), tuple(problems))
 
 
-def _heaviest(values: Counter[Value]) -> tuple[Value, Value | None]:
+def _heaviest(values: Values) -> tuple[Value, Value | None]:
     """The value with most weight, and another with as much, if there is one."""
-    (best, weight), *rest = values.most_common()
-    return best, rest[0][0] if rest and rest[0][1] == weight else None
+    (best, said), *rest = sorted(values.items(), key=lambda value: _weight(value[1]), reverse=True)
+    return best, rest[0][0] if rest and _weight(rest[0][1]) == _weight(said) else None
 
 
 def _place(chosen: Mapping[Field, Value], cards: Mapping[str | None, list[Gpu]]) -> Place:

@@ -77,11 +77,12 @@ def joined(rows: Sequence[InputRow], events: Sequence[Event]) -> tuple[list[Even
     fits = {**shown, **_gathered(_by_tables(events, hosts))}  # what the cluster says outweighs the rest
     problems = [_told(hosts.spoken[name], fits[name]) for name in sorted(fits) if name in hosts.spoken]
     alone = _alone_on_node(fits, hosts)
-    of_pod = {r.path: alone[pod] for r in rows if hosts.files[r.path] is None and (pod := _pod_of(r.path, alone))}
+    of_pod = {r.path: pod for r in rows if hosts.files[r.path] is None and (pod := _pod_of(r.path, alone))}
     out = []
     for event in events:
-        node = alone.get(short(event.host)) if event.host else of_pod.get(event.evidence.source)
-        out.append(event if node is None else _on_node(event, node))
+        inside = event.host or of_pod.get(event.evidence.source)
+        node = alone.get(short(inside)) if inside else None
+        out.append(event if node is None else replace(event, host=node, details={**event.details, "container": inside}))
     return out, problems
 
 
@@ -108,11 +109,6 @@ def _alone_on_node(fits: _Fits, hosts: _Hosts) -> dict[str, str]:
     nodes = {container: next(iter(fits[container])) for container in sorted(fits) if len(fits[container]) == 1}
     shared = Counter(short(node) for container, node in nodes.items() if container in hosts.spoken)
     return {container: node for container, node in nodes.items() if shared[short(node)] < 2}
-
-
-def _on_node(event: Event, node: str) -> Event:
-    inside = {"container": event.host} if event.host else {}
-    return replace(event, host=node, details={**event.details, **inside})
 
 
 def _pod_of(path: str, pods: Iterable[str]) -> str | None:

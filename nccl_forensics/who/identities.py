@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from nccl_forensics.model import Event, Gpu, Problem
+from nccl_forensics.model import Event, Gpu, Problem, number
 from nccl_forensics.names import MOST_RANKS, same_host, short
+from nccl_forensics.who.lifetimes import Lifetime, Process
 from nccl_forensics.who.roster import likely_world
 
 
@@ -42,6 +43,13 @@ class Identities:
     """The user said who ran where (`--hosts`)."""
     behind: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     """('switch' or 'block', its name) → the short names of the hosts that share it."""
+    processes: Mapping[Process, int | None] = field(default_factory=dict)
+    """Process → its rank, in every start of the job; None where lines name several."""
+    lived: Mapping[Process, Lifetime] = field(default_factory=dict)
+    apart: frozenset[str] = frozenset()
+    """Short names of hosts on which the job's processes have numbers of their own, in a container."""
+    first_ranks: Mapping[str, int] = field(default_factory=dict)
+    """Short name of a host → the rank that uses its device 0, where devices run with ranks there."""
     problems: tuple[Problem, ...] = ()
     _ranks_by: dict[tuple[str, object], dict[str | None, list[int]]] = field(
         init=False, repr=False, compare=False, default_factory=lambda: defaultdict(lambda: defaultdict(list))
@@ -145,6 +153,33 @@ class Identities:
     def rank_of_pid(self, host: str | None, pid: int | None) -> int | None:
         """The rank with this process id, if exactly one can have it. Container and host pids differ: only a hint."""
         return _only(self._having("pid", pid, host))
+
+    def rank_of_process(self, event: Event, host: str | None) -> int | None:
+        """The rank whose process a line names by its number, while it can have lived and in the container that counts
+        it. `host`: where the line was written."""
+        pid = number(event, "pid") or event.pid
+        if pid is None or host is None:
+            return self.rank_of_pid(host, pid)
+        process = Process(short(host), pid)
+        if process.host in self.apart and "container" not in event.details:
+            return None
+        if process in self.lived and not self.lived[process].holds(event):
+            return None
+        return self.processes[process] if process in self.processes else self.rank_of_pid(host, pid)
+
+    def rank_of_device(self, host: str | None, device: int | None) -> int | None:
+        """The rank that uses this CUDA device of a host, if ranks run with devices there.
+
+        0 tells nobody: a process that sees one card alone calls it so, and one that chooses none uses it.
+        """
+        if host is None or not device:
+            return None
+        here = self.ranks_on(host)
+        if (first := self.first_ranks.get(short(host))) is not None:
+            return first + device if first + device in here else None
+        if self.devices_chosen:
+            return None
+        return _only(rank for rank in here if self.ranks[rank].local_rank == device)
 
     def unused(self, host: str | None, pci: str | None) -> bool:
         """Is this none of the cards of the ranks on this host, which are all known? Of those in the table, that is."""

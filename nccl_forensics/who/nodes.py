@@ -107,3 +107,42 @@ def _between(placed: _Placed, missing: Collection[int]) -> Iterator[_Seat]:
         for host, (low, high) in spans.items():
             if low < rank < high:
                 yield rank, names[host], None
+
+
+def in_rows(ranks: Mapping[int, Place], world: int | None) -> dict[int, Place]:
+    """Those without a local rank, with the place that they have in the row of their host's ranks.
+
+    Holds only where every rank of the job has a host, each host a row as long as the others', and each local rank that
+    is known is that place.
+    """
+    rows: dict[str, list[int]] = defaultdict(list)
+    for rank, place in sorted(ranks.items()):
+        if place.host is not None:
+            rows[short(place.host)].append(rank)
+    length = len(ranks) // len(rows) if rows else 0
+    starts = {rank: row[0] for row in rows.values() for rank in row}
+    if not length or set(starts) != set(range(world or 0)) or starts.keys() != ranks.keys():
+        return {}
+    in_a_row = all(row == [*range(row[0], row[0] + length)] for row in rows.values())
+    agree = all(place.local_rank in (None, rank - starts[rank]) for rank, place in ranks.items())
+    if not in_a_row or not agree:
+        return {}
+    return {rank: replace(place, local_rank=rank - starts[rank]) for rank, place in ranks.items()}
+
+
+def number_of_nodes(ranks: Mapping[int, Place], world: int | None) -> int | None:
+    """How many nodes the job has, if launchers numbered them in blocks and a known local rank tells how long these are.
+
+    Rank 15 with the local rank 7: before its node there are 8 ranks, and it has 8 or more; blocks are of 8.
+    """
+    local_ranks = {rank: place.local_rank for rank, place in ranks.items() if place.local_rank is not None}
+    seats = [(rank - local, local) for rank, local in local_ranks.items()]
+    if world is None or all(start <= 0 for start, _ in seats):
+        return None
+    most = min(start for start, _ in seats if start > 0)
+    lengths = [
+        length
+        for length in range(1, most + 1)
+        if world % length == 0 and all(start % length == 0 and local < length for start, local in seats)
+    ]
+    return world // lengths[0] if len(lengths) == 1 else None

@@ -28,6 +28,8 @@ OF_MACHINE = re.compile(
     r"(?:node|host|compute|dgx|hgx|server|srv|cn)[-_]?\d{1,5}$|(?<!worker)(?<!worker[-_])0\d{1,4}$", re.I
 )
 """A number that only machines have, or one with a zero before it as theirs; workers, pods and GPUs count ranks, too."""
+LONGEST_LETTER = 2
+"""`node-d`, `node-ab`: letters that count machines; `gpu-errors`, `worker-crash` say what is in a file."""
 CONTENTS = """
     console serial kern kernel dmesg journal journalctl syslog messages boot previous prev current last pstore ipmi sel
     bmc sensors smi nvidia nvsmi log logs out output err stdout stderr xid info report full all tail cut list status
@@ -75,11 +77,16 @@ def _host_in_path(path: str) -> str | None:
     host = None
     for found in HOST_IN_NAME.finditer(path):
         words = re.split(r"([-_])", found[1])
-        while len(words) > 1 and words[-1].lower() in CONTENT_WORDS:
+        while len(words) > 1 and _says_what(words[-1]):
             words = words[:-2]
         if len(words) > 1 or any(c.isdigit() for c in words[0]):
             host = "".join(words)
     return host
+
+
+def _says_what(word: str) -> bool:
+    """Does a word behind a machine's name say what is in the file? Machines are counted with digits or letters."""
+    return word.lower() in CONTENT_WORDS or (word.isalpha() and len(word) > LONGEST_LETTER)
 
 
 def rank_of_one_file(path: str) -> int | None:

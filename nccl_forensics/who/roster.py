@@ -83,10 +83,15 @@ def at_least(events: Sequence[Event]) -> int:
     Children of different files are not added up: they can be those of different runs.
     """
     counted = [one.at_least() for one in _children(events)]
-    started = {n for e in events if (n := number(e, "local_world")) is not None}
-    if len(started) == 1:  # two numbers are two jobs, or two kinds of nodes
-        counted += started
+    if (started := ranks_a_host(events)) is not None:
+        counted.append(started)
     return max((n for n in counted if n <= MOST_RANKS), default=0)
+
+
+def ranks_a_host(events: Iterable[Event]) -> int | None:
+    """How many ranks a launcher was told to start on each host. Two numbers are two jobs, or two kinds of hosts."""
+    told = {n for e in events if (n := number(e, "local_world")) is not None}
+    return told.pop() if len(told) == 1 else None
 
 
 def stated_world(events: Sequence[Event], widest: int | None) -> int | None:

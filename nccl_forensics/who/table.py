@@ -1,8 +1,10 @@
 """Who is who: rank ↔ host ↔ local rank ↔ pid ↔ GPU, put together from every statement in the pile.
 
 Statements are trusted in this order: the user's `--hosts` file, torchrun's failure block and rendezvous result, NCCL's
-own init lines, prefixes of the lines themselves, file and folder names. A later statement fills gaps and never
-overrides; where two of the same weight disagree, both are reported and neither is used.
+own init lines, what a process says of itself, the driver's Xids, prefixes of the lines themselves with file and folder
+names, and last what launchers do by rule (claims.py). A later statement fills gaps and never overrides; where two of
+the same weight disagree, both are reported and neither is used. What lines say of a process, a device or a card is
+joined to its rank by number, order and address (processes.py).
 
 Three name spaces are kept apart: `[rankN]:` is global, `[Rank r]` lies inside a process group, `[defaultN]:` is local
 to a node.
@@ -13,20 +15,28 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 
 from nccl_forensics.catalog import kinds_marked
 from nccl_forensics.intake.sniff import OF_ONE_HOST
 from nccl_forensics.model import Event, InputRow, number
 from nccl_forensics.names import MOST_RANKS, short
-from nccl_forensics.who.cards import cards_by_host, devices_chosen, number_of_cards, visible_cards
+from nccl_forensics.who.alike import as_elsewhere
+from nccl_forensics.who.cards import (
+    cards_by_host,
+    devices_chosen,
+    mentioned_addresses,
+    mentioned_card,
+    number_of_cards,
+    visible_cards,
+)
 from nccl_forensics.who.claims import Claim, Speaker, contradictions, counted, decided
 from nccl_forensics.who.files import UNTOLD, OfFiles, of_sources
 from nccl_forensics.who.host_names import HostNames
 from nccl_forensics.who.identities import Identities, Place, cards_by_short_name
 from nccl_forensics.who.local_ranks import local_ranks
-from nccl_forensics.who.nodes import beside
-from nccl_forensics.who.roster import at_least, likely_world, stated_world
+from nccl_forensics.who.nodes import beside, in_rows
+from nccl_forensics.who.processes import Ranked, Seats, processes
+from nccl_forensics.who.roster import at_least, likely_world, ranks_a_host, stated_world
 
 STATES_MEMBER = kinds_marked("states-member")
 """Kinds that state a process's rank in a communicator of a stated size."""
@@ -49,10 +59,16 @@ def identify(
     machines = frozenset(short(host) for r in rows if r.format in OF_ONE_HOST and (host := files[r.path].host))
     widest = _widest_communicator(events)
 
-    votes = counted(chain(_of_user(listed), _of_lines(events, widest, files, hosts), _of_names(rows, files, hosts)))
+    ranked = list(_of_lines(events, widest, files, hosts))
+    claims = [*_of_user(listed), *(claim for _, claim in ranked), *_of_names(rows, files, hosts)]
+    world_size = stated_world(events, widest) or _listed_world(listed)
+    stated = decided(counted(claims), (), cards_by_short_name(gpus)).ranks
+    seats = Seats.of(stated, world_size, ranks_a_host(events))
+    joined = processes(events, ranked, files, seats)
+
+    votes = counted((*claims, *joined.claims))
     against_user = tuple(contradictions(votes, listed, machines))
     outcome = decided(votes, against_user, cards_by_short_name(gpus))
-    world_size = stated_world(events, widest) or _listed_world(listed)
 
     ranks = dict(outcome.ranks)
     ranks |= _last_one(ranks, events, widest, hosts)
@@ -60,6 +76,10 @@ def identify(
     spoken_of = {host for host in (*(r.host for r in rows), *(e.host for e in events)) if host}
     everyone = _everyone(ranks, events, also, widest)
     ranks |= beside(ranks, everyone, spoken_of, partial(number_of_cards, gpus))
+    ranks |= in_rows(ranks, world_size)
+    left_open = outcome.disputed | {c.rank for c in against_user}
+    settled = {rank: place for rank, place in ranks.items() if rank not in left_open}
+    ranks |= as_elsewhere(settled, partial(mentioned_card, gpus, mentioned_addresses(events)))
     return Identities(
         ranks=ranks,
         gpus=gpus,
@@ -71,6 +91,10 @@ def identify(
         disputed=outcome.disputed,
         machines=machines,
         behind=_behind(events),
+        processes=joined.ranks,
+        lived=joined.lived,
+        apart=joined.apart,
+        first_ranks=joined.first_ranks,
         problems=(*(c.problem for c in against_user), *outcome.problems),
     )
 
@@ -87,7 +111,7 @@ def _of_user(listed: Mapping[int, Place]) -> Iterator[Claim]:
         yield Claim(rank, Speaker.USER, place.host, place.local_rank, pci=pci, gpu_index=index)
 
 
-def _of_lines(events: Iterable[Event], widest: int | None, files: OfFiles, hosts: HostNames) -> Iterator[Claim]:
+def _of_lines(events: Iterable[Event], widest: int | None, files: OfFiles, hosts: HostNames) -> Iterator[Ranked]:
     """What each line claims: of the rank that it names, else of that which its process has in a communicator."""
     for event in events:
         number_inside = number(event, "comm_rank")
@@ -95,13 +119,13 @@ def _of_lines(events: Iterable[Event], widest: int | None, files: OfFiles, hosts
             continue
         host = hosts.spelled(event.host)
         if number_inside is not None and event.kind in STATES_MEMBER and number(event, "nranks") == widest:
-            yield _by_membership(event, number_inside, host)
+            yield Ranked(event, _by_membership(event, number_inside, host))
         elif event.kind == "inspector-comm":
             continue
         elif event.rank is not None:
-            yield from _by_rank(event, event.rank, host, files, hosts)
+            yield from (Ranked(event, claim) for claim in _by_rank(event, event.rank, host, files, hosts))
         elif number_inside is not None and event.pid is not None:
-            yield _by_warning(event, number_inside, host)
+            yield Ranked(event, _by_warning(event, number_inside, host))
 
 
 def _by_membership(event: Event, rank: int, host: str | None) -> Claim:

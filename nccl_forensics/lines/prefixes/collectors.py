@@ -8,7 +8,7 @@ from typing import Final
 from nccl_forensics.lines import stamps
 from nccl_forensics.lines.prefixes.loggers import after_stamp
 from nccl_forensics.lines.prefixes.peeled import Peeled, after_blank, decode, give
-from nccl_forensics.lines.prefixes.system import SYSLOG_TAIL, syslog_tail
+from nccl_forensics.lines.prefixes.system import SYSLOG_TAIL, remember_node, syslog_tail
 from nccl_forensics.lines.window import RawLine
 from nccl_forensics.model import Stamp
 
@@ -46,9 +46,11 @@ def _collected(text: str, end: int, peeled: Peeled, line: RawLine) -> str | None
     m = SYSLOG_TAIL.match(text, end)
     # `word word: ` may be any program's line: a system log's has the kernel or a pid, or the host of such a line.
     state = line.window.state
-    if m is not None and m[1] and (m[2] == "kernel" or m[3] or state.get("node") == m[1]):
-        state["node"] = m[1]
-        return syslog_tail(text, m, peeled)
+    if m is not None and m[1] and (m[2] == "kernel" or m[3] or m[1] in state.get("nodes", ())):
+        rest = syslog_tail(text, m, peeled, line)
+        if rest is not None:
+            remember_node(m[1], line)
+        return rest
     return None
 
 

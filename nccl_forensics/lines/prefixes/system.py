@@ -9,7 +9,7 @@ import re
 from typing import Final
 
 from nccl_forensics.lines import stamps
-from nccl_forensics.lines.prefixes.peeled import RECORD, Peeled, after_blank, give
+from nccl_forensics.lines.prefixes.peeled import RECORD, Peeled, after_blank, decode, give
 from nccl_forensics.lines.window import RawLine
 from nccl_forensics.model import Stamp
 
@@ -47,12 +47,14 @@ def kernel_message(text: str, peeled: Peeled) -> str:
     return text
 
 
-def syslog_tail(text: str, m: re.Match[str] | None, peeled: Peeled) -> str | None:
-    """`host program[pid]: ` behind a system log's stamp, as _SYSLOG_TAIL matched it."""
+def syslog_tail(text: str, m: re.Match[str] | None, peeled: Peeled, line: RawLine) -> str | None:
+    """`host program[pid]: ` behind a system log's stamp, as SYSLOG_TAIL matched it; None: two words of a message."""
     if m is None:
         return None
     host, program, pid = m.groups()
     if host in _LEVEL_WORDS or (host is None and program in _LEVEL_WORDS):
+        return None
+    if host is not None and program != "kernel" and not _names_its_host(host, program, pid, line):
         return None
     rest = text[m.end() :]
     peeled.host = host or peeled.host
@@ -69,6 +71,102 @@ def syslog_tail(text: str, m: re.Match[str] | None, peeled: Peeled) -> str | Non
     return rest
 
 
+def remember_node(word: str, line: RawLine) -> None:
+    """Remember that a word is a host's name in this file."""
+    nodes: set[str] = line.window.state.setdefault("nodes", set())
+    if len(nodes) < MOST_NODES:
+        nodes.add(word)
+
+
+MOST_NODES = 4096
+"""Hosts of one file that are remembered."""
+
+
+def _names_its_host(host: str, program: str, pid: str | None, line: RawLine) -> bool:
+    return _in_system_log(host, program, line) if pid is None else _among_hosts(host, line)
+
+
+def _in_system_log(host: str, program: str, line: RawLine) -> bool:
+    """Do the lines around `host program: ` show a system log? Any program's message can begin with two such words.
+
+    There the kernel speaks, or a process with its number, or the same host stands before another program. Where no line
+    around has such a head, a name with a digit or a hyphen is enough.
+    """
+    state = line.window.state
+    if host in state.get("nodes", ()):
+        return True
+    if state.get("not nodes", 0) >= _MOST_DOUBTS:
+        return False
+    heads = [head for near in _around(line) if (head := _system_head(decode(near.raw[:_HEAD]))) is not None]
+    sure = (
+        any(kernel_or_pid or (other == host and who != program) for other, who, kernel_or_pid in heads)
+        if heads
+        else any(c.isdigit() or c == "-" for c in host)
+    )
+    if sure:
+        remember_node(host, line)
+    else:
+        state["not nodes"] = state.get("not nodes", 0) + 1
+    return sure
+
+
+def _among_hosts(host: str, line: RawLine) -> bool:
+    """Do more of the lines around `host program[pid]: ` name a host than do not? A logger can be told to leave it out,
+    and then the first of two words is a process's, whose name has a blank."""
+    state = line.window.state
+    if host in state.get("nodes", ()):
+        return True
+    tails = [tail for near in _around(line) if (tail := _system_tail(decode(near.raw[:_HEAD]))) is not None]
+    without = sum(tail[1] is None and (tail[2] == "kernel" or tail[3] is not None) for tail in tails)
+    if without > sum(tail[1] is not None for tail in tails):
+        return False
+    remember_node(host, line)
+    return True
+
+
+_VOTERS = 8
+"""Lines on either side that are asked how a system log's lines look here."""
+_MOST_DOUBTS = 64
+"""So often a file's lines are asked in vain; behind that, no word there is a host's."""
+_HEAD = 300
+"""Bytes of a line in which stamp, host and program stand."""
+
+
+def _around(line: RawLine) -> list[RawLine]:
+    return [*line.before(_VOTERS), *line.after(_VOTERS)]
+
+
+def _system_tail(text: str) -> re.Match[str] | None:
+    """`host program[pid]: ` behind the stamp of a system log's line."""
+    found = stamps.syslog(text) or stamps.iso(text) or stamps.weekday_iso(text) or stamps.unix(text)
+    return SYSLOG_TAIL.match(text, found[1]) if found else None
+
+
+def _system_head(text: str) -> tuple[str, str, bool] | None:
+    """(host, program, whether that is the kernel or has its pid) of a system log's line; None if it names no host."""
+    m = _system_tail(text)
+    return None if m is None or m[1] is None else (m[1], m[2], m[2] == "kernel" or m[3] is not None)
+
+
+def _names_host(word: str, program: str, line: RawLine) -> bool:
+    """Is `word program[pid]: ` behind uptime a host and its program? The kernel also names processes so, and a
+    process's name may have a blank: a host stands before other programs, too, in the lines around."""
+    state = line.window.state
+    if word in state.get("nodes", ()):
+        return True
+    if state.get("not nodes", 0) >= _MOST_DOUBTS:
+        return False
+    for near in _around(line):
+        text = decode(near.raw[:_HEAD])
+        found = stamps.boot(text)
+        m = _NEXT_PROGRAM.match(after_blank(text, found[1])) if found else None
+        if m is not None and (m[1] == word or (m[2] == word and m[3] != program)):
+            remember_node(word, line)
+            return True
+    state["not nodes"] = state.get("not nodes", 0) + 1
+    return False
+
+
 def syslog(text: str, peeled: Peeled, line: RawLine) -> str | None:
     """`Mar  4 10:19:54 host program[pid]: `, months in any language."""
     found = stamps.syslog(text)
@@ -76,9 +174,9 @@ def syslog(text: str, peeled: Peeled, line: RawLine) -> str | None:
         # No such day, or a month in a language that we cannot read: host and program are there all the same.
         m = stamps.SYSLOG.match(text)
         tail = SYSLOG_TAIL.match(text, m.end()) if m else None
-        return syslog_tail(text, tail, peeled) if tail and tail[1] else None
+        return syslog_tail(text, tail, peeled, line) if tail and tail[1] else None
     give(peeled, found[0])
-    rest = syslog_tail(text, SYSLOG_TAIL.match(text, found[1]), peeled)
+    rest = syslog_tail(text, SYSLOG_TAIL.match(text, found[1]), peeled, line)
     return text[found[1] :].lstrip(" ") if rest is None else rest
 
 
@@ -91,7 +189,8 @@ def printk(text: str, peeled: Peeled, line: RawLine) -> str | None:
     rest = after_blank(text, found[1])
     if rest.startswith("[") and (caller := CALLER.match(rest)):
         rest = rest[caller.end() :]
-    if m := _NEXT_PROGRAM.match(rest):
+    m = _NEXT_PROGRAM.match(rest)
+    if m is not None and (m[2] is None or _names_host(m[2], m[3], line)):
         peeled.host = m[1] or m[2] or peeled.host
         rest = rest[m.end() :]
         if m[3]:
@@ -261,7 +360,7 @@ def weekday(text: str, peeled: Peeled, line: RawLine) -> str | None:
     """`Wed 2026-03-04 10:19:54 UTC host kernel: ` (journalctl); `Mon Jul 28 10:19:15 2025 kern.crit kernel: `."""
     if found := stamps.weekday_iso(text):
         give(peeled, found[0])
-        rest = syslog_tail(text, SYSLOG_TAIL.match(text, found[1]), peeled)
+        rest = syslog_tail(text, SYSLOG_TAIL.match(text, found[1]), peeled, line)
         return text[found[1] :].lstrip(" ") if rest is None else rest
     found = stamps.ctime(text)
     if found is None:
@@ -284,5 +383,5 @@ def unix_seconds(text: str, peeled: Peeled, line: RawLine) -> str | None:
     if found is None:
         return None
     give(peeled, found[0])
-    rest = syslog_tail(text, SYSLOG_TAIL.match(text, found[1]), peeled)
+    rest = syslog_tail(text, SYSLOG_TAIL.match(text, found[1]), peeled, line)
     return text[found[1] :].lstrip(" ") if rest is None else rest

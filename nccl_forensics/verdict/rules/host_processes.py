@@ -32,7 +32,7 @@ def is_strangers(case: Case, event: Event) -> bool:
         return False
     if event.kind == "hung-task" and comm.lower().startswith(FOR_ALL):
         return False
-    return case.known.rank_of_pid(event.host, pid_of(event)) is None
+    return case.known.rank_of_process(event, event.host) is None
 
 
 def without_strangers(case: Case, kills: Iterable[Event]) -> list[Event]:
@@ -51,7 +51,7 @@ def ranks_named(case: Case, host: str | None, lines: Iterable[Event]) -> tuple[i
         if event.rank is not None:
             ranks.add(event.rank)
         elif pid is not None:
-            rank = case.known.rank_of_pid(host, pid)
+            rank = case.known.rank_of_process(event, host)
             ranks |= {rank} if rank is not None else _whose_loader(case, host, pid)
     return tuple(sorted(ranks))
 

@@ -18,7 +18,7 @@ import pytest
 from short_form import analyzed, cases, label, load, with_faults
 
 from nccl_forensics import analysis, catalog
-from nccl_forensics.verdict import rules
+from nccl_forensics.verdict import rules, weigh
 from nccl_forensics.verdict.case import Case
 from nccl_forensics.verdict.incidents import IDENTIFIED, SUSPECTED
 from nccl_forensics.when.aligned import Aligned
@@ -213,6 +213,16 @@ def test_every_weight_says_why_and_is_used() -> None:
         assert entry["why"].strip(), name
         assert entry["source"].strip(), name
     assert _literals("weight", None, 0) == set(table)
+
+
+def test_a_cause_gives_way_also_through_others_and_never_to_one_that_gives_way_to_it() -> None:
+    assert "psu_rail_loss" in weigh.SAME_STORY["gpu_app_fault"]  # by way of gpu_off_bus
+    assert "psu_rail_loss" not in catalog.causes()["gpu_app_fault"].gives_way_to
+    told = {(id_, other) for id_, cause in catalog.causes().items() for other in cause.gives_way_to}
+    found = {(id_, other) for id_, others in weigh.SAME_STORY.items() for other in others}
+    assert told <= found
+    assert not {(a, b) for a, b in found - told if (b, a) in found}
+    assert not any(id_ in others for id_, others in weigh.SAME_STORY.items())
 
 
 def test_near_causes_exist() -> None:

@@ -24,7 +24,28 @@ NOT_SHOWN = 0.79
 of what another cause would show as well: suspected, not identified."""
 SPEAKS_FOR_ALL = causes_marked("strikes-all")
 """Causes that strike more ranks than one, so that one late rank neither proves nor refutes them."""
-SAME_STORY = {id_: cause.gives_way_to for id_, cause in causes().items() if cause.gives_way_to}
+_GIVES_WAY = {id_: cause.gives_way_to for id_, cause in causes().items()}
+"""Cause → those to which it gives way by itself."""
+
+
+def _deeper(cause: str) -> frozenset[str]:
+    """All to which a cause gives way, also through others on the way; not those that give way to it in turn."""
+    found: set[str] = set()
+    ahead = [*_GIVES_WAY.get(cause, ())]
+    while ahead:
+        other = ahead.pop()
+        if other not in found:
+            found.add(other)
+            ahead += _GIVES_WAY.get(other, ())
+    return frozenset(found - {cause})
+
+
+_ALL_DEEPER = {id_: _deeper(id_) for id_ in _GIVES_WAY}
+SAME_STORY = {
+    id_: frozenset(_GIVES_WAY[id_]) | {other for other in deeper if id_ not in _ALL_DEEPER[other]}
+    for id_, deeper in _ALL_DEEPER.items()
+    if deeper
+}
 """What the same failure also looks like: the hypothesis on the left gives way to one on the right, on one subject."""
 PROVED = frozenset((id_, other) for id_, cause in causes().items() for other in cause.gives_way_if_stated)
 """Pairs of those in which the right one must be stated by a line, not only inferred."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 
-from nccl_forensics.lines.stamps import east_of, is_in_use, with_year
+from nccl_forensics.lines.stamps import east_of, in_year_near, is_in_use
 from nccl_forensics.model import Event, InputRow, number
 from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND, is_dated
@@ -78,7 +77,5 @@ def _xid(event: Event) -> tuple[object, ...]:
 
 
 def _in_year_of(utc_ns: int, wall_ns: int) -> int:
-    """The wall time in the year of this moment, where nothing told its own."""
-    if is_dated(wall_ns):
-        return wall_ns
-    return with_year(wall_ns, datetime.fromtimestamp(utc_ns / SECOND, timezone.utc).year)
+    """The wall time in the year in which it lies nearest to this moment, where nothing told its own."""
+    return wall_ns if is_dated(wall_ns) else in_year_near(wall_ns, utc_ns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from heapq import merge
 from itertools import pairwise
@@ -81,11 +81,23 @@ def years_of(
         for source, inside in need.items():
             days = {(wall // DAY * DAY, back) for wall, back in turns(inside, in_sections(source, rows))}
             newest = max(day for day, back in days if back == 0)
-            year = full_dates.year(source, inside[-1].host, days)
+            year = _by_own_lines(inside, in_sections(source, rows))
+            if year is None:
+                year = full_dates.year(source, inside[-1].host, days)
             if year is None and source in journals:
                 year = _between_ends(newest, *journals[source])
             found[source] = _by_rotation(newest, source) if year is None else year
     return _with_rotated_years(found, need, declared)
+
+
+def _by_own_lines(inside: Sequence[Event], sections: bool) -> int | None:
+    """The year of the newest line by one of the file that prints UTC beside its stamp, such as an audit record's."""
+    for event, (wall, back) in zip(inside, turns(inside, sections), strict=True):
+        if (epoch_ns := number(event, "epoch_ns")) is not None and number(event, "since_ns") is None:
+            written = in_year_near(wall, epoch_ns)
+            if abs(written - epoch_ns) <= 2 * DAY:
+                return _year(written) + back
+    return None
 
 
 def _dates(events: Iterable[Event], arrivals: Iterable[Arrival]) -> Iterator[tuple[str | None, str, int]]:
@@ -169,12 +181,14 @@ class FullDates:
                 self._groups.setdefault(group, {}).setdefault(day, []).append((place, full))
         self._years = {_year(day * DAY) for day in self._groups.get((), ())}
 
-    def year(self, source: str, host: str | None, days: Iterable[tuple[int, int]]) -> int | None:
+    def year(self, source: str, host: str | None, days: Collection[tuple[int, int]]) -> int | None:
         """The year of the file's newest line by the first full date near to one of its own.
 
-        Full dates of the same file come first, then those of its host, each in the order given. `days`: (day in
-        `NO_YEAR`, ns; turns of the year between it and the file's end).
+        Full dates of the same file come first, then those of its host, each in the order given. Where it is near to
+        lines of two years, the one is taken after which the file ends sooner: a bundle is collected within days.
+        `days`: (day in `NO_YEAR`, ns; turns of the year between it and the file's end).
         """
+        newest = max(day for day, back in days if back == 0)
         moved = [
             (with_year(day, year), year + turns)
             for day, turns in days
@@ -185,7 +199,7 @@ class FullDates:
         for by_day in self._of(source, host):
             for _, full in merge(*(by_day[day] for day in sorted(by_day.keys() & close))):
                 if near := [year for at, year in moved if abs(at - full) <= NEAR_DAYS * DAY]:
-                    return max(near)
+                    return min(near, key=lambda year: (abs(with_year(newest, year) - full), -year))
         return None
 
     def _of(self, source: str, host: str | None) -> Iterator[dict[int, list[tuple[int, int]]]]:
@@ -239,8 +253,8 @@ def walls_of_file(
     found: dict[int, int] = {}
     for source, inside in by_source.items():
         found |= {id(event): wall for event, wall in zip(inside, walls_of(inside), strict=True)}
-        if (year := years.get(source)) is not None:
-            found |= _in_year(inside, year, in_sections(source, rows))
+        year = years.get(source)
+        found |= _in_year(inside, NO_YEAR if year is None else year, in_sections(source, rows))
     return found
 
 

@@ -11,6 +11,7 @@ Initializing distributed: GLOBAL_RANK: 1, MEMBER: 2/8
 [launch.py:164:main] nnodes=2, num_local_procs=8, node_rank=0
 using world size: 16, data-parallel size: 8, context-parallel size: 1, tensor-model-parallel size: 2
 2026-01-17 11:00:11,793 - train - INFO - rank 1/16 on gpu-34 pid 15778 local_rank 1
+rank 2 -> cuda:2 (0000:81:00.0)
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Event
 from nccl_forensics.names import MOST_RANKS
 
+from ._kernel import pci_address
 from ._lines import is_data, number
 
 LIGHTNING = re.compile(r"GLOBAL_RANK: (?P<rank>\d{1,7}), MEMBER: \d{1,7}/(?P<world>\d{1,7})")
@@ -94,6 +96,14 @@ DEVICE = re.compile(
 )
 """A device, by its number or model, where a machine's name could stand."""
 LOCAL = re.compile(r"\blocal[_ ]rank[ :=]{1,2}(\d{1,5})\b")
+CARD = re.compile(
+    r"(?i)^\W{0,4}(?:(?P<what>[a-z]{1,20})[ _-])?rank[ :=]{0,2}(?P<rank>\d{1,7})"
+    r"(?:\s{0,3}(?:->|=>|→|[:=,(\[|]|(?:is )?(?:on|uses|using|has|bound to|pinned to)\b"
+    r"|(?:device|gpu|cuda|pci|bus(?:[ _-]?id)?)\b(?:[:= ]{0,2}\d{1,3}\b(?![:.]))?"
+    r"|local[_ ]rank[ :=]{0,2}\d{1,5}\b)){1,8}"
+    r"\s{0,3}(?P<pci>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?![\w.])"
+)
+"""`rank 2 -> cuda:2 (0000:81:00.0)`: nothing but words of a place between the two."""
 LONGEST = 400
 """Characters looked at; such lines are short."""
 
@@ -182,3 +192,7 @@ def rank_identity(line: Line) -> Iterator[Event]:
             yield line.event("rank-identity", role="context", rank=rank)
     elif stated := _stated(said, detr):
         yield from _rank(line, said, stated)
+    elif (card := CARD.search(said)) and (card["what"] or "").lower() not in PARTS:
+        rank = int(card["rank"])
+        if rank < MOST_RANKS and line.peeled.rank in (None, rank):
+            yield line.event("rank-identity", role="context", rank=rank, gpu_pci=pci_address(card["pci"]))

@@ -33,6 +33,7 @@ MODULES = (
     "store_rendezvous",
     "nccl_library",
     "torchrun",
+    "launch_scripts",
     "schedulers",
     "python_traceback",
     "cuda",

@@ -27,7 +27,8 @@ _T = TypeVar("_T", bound=Hashable)
 
 
 class _Card(NamedTuple):
-    host: str
+    host: str | None
+    """None: of a log that names no machine."""
     pci: str
 
 
@@ -49,7 +50,7 @@ def _rank(event: Event) -> int | None:
 
 
 def _card(event: Event) -> _Card | None:
-    return _Card(event.host, event.gpu_pci) if event.host and event.gpu_pci else None
+    return _Card(event.host, event.gpu_pci) if event.gpu_pci else None
 
 
 def _met(events: Iterable[Event], whom: Callable[[Event], _T | None]) -> dict[str, dict[_T, list[int]]]:

@@ -146,7 +146,7 @@ def test_the_year_is_that_of_the_nearest_kin(seed: int) -> None:
                 if abs(with_year(day, y) - full) <= NEAR_DAYS * DAY
             ]
             if near:  # after which the file ends sooner
-                year = min(near, key=lambda y: (abs(with_year(newest, y) - full), -y))  # noqa: B023
+                year = min(near, key=lambda y: (abs(with_year(newest, y) - full), -y))
                 break
         assert FullDates(dated).year(source, host, days) == year
 

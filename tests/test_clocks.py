@@ -8,6 +8,7 @@ the clocks, by name: `bases`, `clock_offsets`. `arrivals`: when dumps say that a
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from short_form import BASE_NS, SECOND, cases, events, load, rows, stamp, with_f
 from nccl_forensics.errors import InputError
 from nccl_forensics.lines.stamps import with_year
 from nccl_forensics.model import Event, Evidence, InputRow, Stamp
+from nccl_forensics.pipeline import analyze
 from nccl_forensics.text.moments import rfc3339
 from nccl_forensics.when import align
 from nccl_forensics.when.aligned import Aligned, Arrival
@@ -176,3 +178,23 @@ def test_a_name_is_looked_up() -> None:
 def test_a_zone_that_is_none_is_refused_with_advice(text: str) -> None:
     with pytest.raises(InputError, match=r"Use an offset such as \+02:00"):
         parse_zone(text)
+
+
+@pytest.mark.parametrize(
+    ("stamps", "seconds"),
+    [
+        (["2026-10-25 02:58:00", "2026-10-25 02:59:50", "2026-10-25 02:00:20", "2026-10-25 02:05:00"], [110, 30, 280]),
+        (["2026-10-24 02:58:00", "2026-10-24 02:59:50", "2026-10-24 02:00:20"], [110, -3570]),  # a Saturday
+        (["2026-10-25 12:58:00", "2026-10-25 12:59:50", "2026-10-25 12:00:20"], [110, -3570]),  # at noon
+        (["2026-10-25 02:58:00", "2026-10-25 02:59:50", "2026-10-25 02:20:20"], [110, -2370]),  # no whole hour
+        (["2026-10-25 02:59:50+02:00", "2026-10-25 02:00:20+01:00"], [30]),  # its zone is written
+    ],
+)
+def test_an_hour_that_is_told_twice_is_two_hours(stamps: list[str], seconds: list[int], tmp_path: Path) -> None:
+    lines = [f"{stamp} [rank0] INFO step {n} loss 2.1\n" for n, stamp in enumerate(stamps)]
+    (tmp_path / "train.log").write_text("".join(lines))
+    steps = sorted(
+        (e for e in analyze([str(tmp_path)]).events if e.kind == "progress"), key=lambda e: e.evidence.line or 0
+    )
+    times = [e.time_ns for e in steps if e.time_ns is not None]
+    assert [(new - old) // SECOND for old, new in pairwise(times)] == seconds

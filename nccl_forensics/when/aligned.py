@@ -20,6 +20,9 @@ DRIFT_PPM = 20
 which is 13 ppm; half as much again for worse ones."""
 DRIFT_S = 15.0
 """For `dmesg -T` stamps whose uptime isn't known: the measured 11.3 s and some."""
+DMESG_PPM = 170
+"""`dmesg -T` against the journal of the same lines: 11.5 min after 47 days were seen. It adds the uptime, on an
+undisciplined clock that stops in suspend, to the moment of the boot as it reckons it now (util-linux, dmesg.c)."""
 UNCOMPARED_S = 300
 """How far two clocks may differ that nothing in the pile compares: what Kerberos (`clockskew`) and Slurm's munge
 (its credentials' life) put up with by default, so that a cluster beyond it is noticed."""

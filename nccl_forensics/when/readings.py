@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nccl_forensics.model import ClockRow, Event, InputRow, Stamp
 from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND
-from nccl_forensics.when.aligned import DRIFT_PPM, DRIFT_S, Arrival
+from nccl_forensics.when.aligned import DMESG_PPM, DRIFT_PPM, DRIFT_S, Arrival
 from nccl_forensics.when.belief import ZoneOf
 from nccl_forensics.when.boots import Uptime, boot_offsets, boots_of
 from nccl_forensics.when.host_zones import zones_of_hosts
@@ -78,6 +78,8 @@ class Readings:
     zones: Zones
     uptimes: Mapping[tuple[str, int], Uptime]
     """(File, boot) → where its kernel clock lies."""
+    begins: Mapping[tuple[str, int], int]
+    """(File, boot) → wall time, ns, of its first line of `dmesg -T`: the host was up that long ago at least."""
 
     @classmethod
     def of(
@@ -97,7 +99,7 @@ class Readings:
         of_jobs = zones_of_jobs(events, walls, rows, zones, arrivals, entered)
         zones = Zones({**zones.of_files, **of_jobs}, zones.of_hosts)
         uptimes = boot_offsets(events, walls, zones, zone, boots, rows)
-        return cls(rows, zone, boots, years, walls, zones, uptimes)
+        return cls(rows, zone, boots, years, walls, zones, uptimes, _begins(events, boots, walls))
 
     def read(self, event: Event) -> Reading | None:
         """By its wall time, else by its uptime; None without a stamp."""
@@ -123,7 +125,7 @@ class Readings:
         east_ns, basis, note = zone_of(stamp, wall_ns, event, self.zones, self.declared, self.rows)
         if not stamp.has_year and self.years.get(event.evidence.source) is None:
             note = f"{note}; the year is not in any file" if note else "the year is not in any file"
-        bar_ns = _uncertainty(stamp)
+        bar_ns = self._uncertainty(event, stamp)
         return Reading(
             clock=self._name(event, basis),
             basis=basis,
@@ -135,6 +137,14 @@ class Readings:
             assumed=basis == "assumed",
             declared=basis == "declared",
         )
+
+    def _uncertainty(self, event: Event, stamp: Stamp) -> int:
+        """Half-width of a wall time's error bar, ns."""
+        spread = max(stamp.resolution_ns, 1_000_000)
+        if not stamp.drifts:
+            return spread
+        up_ns = self.walls[id(event)] - self.begins[event.evidence.source, self.boots[id(event)]]
+        return spread + max(int(DRIFT_S * SECOND), max(up_ns, stamp.boot_ns or 0) * DMESG_PPM // 1_000_000)
 
     def _by_uptime(self, event: Event, boot_ns: int) -> Reading:
         boot = self.boots[id(event)]
@@ -167,9 +177,10 @@ class Readings:
         return boot if event.stamp.boot_ns is not None or boot < 0 else None
 
 
-def _uncertainty(stamp: Stamp) -> int:
-    """Half-width of a wall time's error bar, ns."""
-    spread = max(stamp.resolution_ns, 1_000_000)
-    if stamp.drifts:
-        spread += (stamp.boot_ns or 0) * DRIFT_PPM // 1_000_000 if stamp.boot_ns else int(DRIFT_S * SECOND)
-    return spread
+def _begins(events: Sequence[Event], boots: Mapping[int, int], walls: Mapping[int, int]) -> dict[tuple[str, int], int]:
+    found: dict[tuple[str, int], int] = {}
+    for event in events:
+        if event.stamp is not None and event.stamp.drifts and id(event) in walls:
+            key, wall = (event.evidence.source, boots[id(event)]), walls[id(event)]
+            found[key] = min(wall, found.get(key, wall))
+    return found

@@ -27,6 +27,10 @@ def apart_in_any_year(wall_ns: int, other_ns: int) -> int:
     return abs(in_year_near(unsaid, dated) - dated)
 
 
+HOUR = DAY // 24
+SUNDAY = 6
+FOLD_GAP = 10 * 60 * SECOND
+"""So far apart may the last line before an hour is repeated and the first one behind be. Our judgement."""
 ROTATED = re.compile(r"^(?P<base>[A-Za-z_][\w-]*(?:\.log)?)(?:\.(?P<age>\d{1,3}))?(?:\.(?:gz|xz|zst|bz2))?$")
 """logrotate's names without dateext: kern.log, kern.log.1, kern.log.2.gz, from young to old."""
 
@@ -255,7 +259,28 @@ def walls_of_file(
         found |= {id(event): wall for event, wall in zip(inside, walls_of(inside), strict=True)}
         year = years.get(source)
         found |= _in_year(inside, NO_YEAR if year is None else year, in_sections(source, rows))
+        if not in_sections(source, rows):
+            _unfold([e for e in inside if e.stamp is not None and e.stamp.zone_s is None], found)
     return found
+
+
+def _unfold(inside: Sequence[Event], walls: dict[int, int]) -> None:
+    """Add the hour that local time went back, to all behind it: the file's clock runs on in its first lines' zone.
+
+    `inside`: the lines of one file that write no zone, in its order.
+    """
+    for n, (old, new) in enumerate(pairwise(inside), 1):
+        before, behind = walls[id(old)], walls[id(new)]
+        if 0 < before - behind <= HOUR and behind + HOUR - before <= FOLD_GAP and _ends_summer_time(before):
+            for event in inside[n:]:
+                walls[id(event)] += HOUR
+            return
+
+
+def _ends_summer_time(wall_ns: int) -> bool:
+    """Is it a night in which clocks go back somewhere: a Sunday in autumn, north or south, before four?"""
+    at = datetime.fromtimestamp(wall_ns // SECOND, timezone.utc)
+    return at.month in (3, 4, 10, 11) and at.hour < 4 and (at.weekday() == SUNDAY or not is_dated(wall_ns))
 
 
 def _in_year(inside: Sequence[Event], year: int, sections: bool) -> dict[int, int]:

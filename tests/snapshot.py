@@ -1,0 +1,355 @@
+"""What `analyze` says of every case that is kept here or beside it, one fact a line: tests/snapshots/FAMILY.txt.
+
+    python tests/snapshot.py [FAMILY …]
+
+writes them anew; read `git diff tests/snapshots` before you commit it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import short_form
+from recorded import ASIDE, FIELD, LABELLED_DUMPS, Run, all_runs, doc_of
+from test_jobs import JOBS
+from test_piles import PILES, STARTS, write
+from test_placing import CASES as PLACING
+from test_placing import laid
+
+from nccl_forensics.pipeline import analyze
+from nccl_forensics.show import document
+
+FOLDER = Path(__file__).resolve().parent / "snapshots"
+HEADER = "=== "
+MOST = 8
+"""Rows of one table (groups, waits, hosts) that are written out."""
+
+Doc = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    family: str
+    name: str
+    doc: Callable[[], Doc]
+
+
+# --- what is said of one document -------------------------------------------------------------------------------------
+
+
+def _numbers(found: Iterable[int]) -> str:
+    """Whole numbers as people write them: 0-3, 7."""
+    spans: list[list[int]] = []
+    for one in sorted(set(found)):
+        if spans and spans[-1][1] == one - 1:
+            spans[-1][1] = one
+        else:
+            spans.append([one, one])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def _names(found: Iterable[str | None], most: int = 4) -> str:
+    names = sorted({x for x in found if x is not None})
+    return ", ".join(names) if len(names) <= most else f"{names[0]} … {names[-1]} ({len(names)})"
+
+
+def _time(text: str | None) -> str:
+    return "–" if text is None else text.replace("T", " ").rstrip("Z")[:23]
+
+
+def _span(first: str, last: str) -> str:
+    return _time(first) if first == last else f"{_time(first)} to {_time(last)[11:]}"
+
+
+def _line(*parts: str | None, by: str = "; ") -> str:
+    return by.join(" ".join(p.split()) for p in parts if p)
+
+
+def _cut(text: str | None, most: int = 70) -> str:
+    """As much of a sentence as tells it from others."""
+    plain = " ".join((text or "").split())
+    return plain if len(plain) <= most else plain[: most - 1].rstrip() + "…"
+
+
+def _if(word: str, value: object) -> str:
+    return f"{word} {value}" if value not in (None, "", [], {}) else ""
+
+
+def _card(gpu: Mapping[str, Any]) -> str:
+    name = " ".join(str(gpu[k]) for k in ("pci", "uuid", "serial", "model") if gpu[k] is not None)
+    return f"{gpu['index']}={name}" if gpu["index"] is not None else name
+
+
+def _bar(seconds: float | None) -> str:
+    return "" if seconds is None else f" ±{seconds:.3g}"
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    return f"{row['source']}:{row['line']}" if row["line"] is not None else str(row["source"])
+
+
+def _group(group: Mapping[str, Any]) -> str:
+    stood = [_if(k, _numbers(group.get(k, ()))) for k in ("arrived", "started", "completed", "missing", "no_data")]
+    sizes = [_if(k, group.get(k)) for k in ("numel_in", "numel_out", "timeout_ms")]
+    least = " at least" if group.get("members_at_least") else ""
+    name = group.get("name", group.get("process_group"))
+    return _line(
+        f"{name} {group.get('description') or ''} {group.get('backend') or ''}: {group['op']} {group['seq']}",
+        _if(f"members{least}", _numbers(group["members"])),
+        *stood,
+        *sizes,
+        group.get("note"),
+    )
+
+
+def _who(verdict: Mapping[str, Any]) -> Iterator[str]:
+    yield _if("ranks", _numbers(verdict["culprit_ranks"]))
+    yield _if("hosts", _names(verdict["culprit_hosts"], 8))
+    yield _if("gpus", ", ".join(_line(g["host"], _card(g), by=" ") for g in verdict["culprit_gpus"]))
+
+
+def _evidence(verdict: Mapping[str, Any]) -> Iterator[str]:
+    """Each finding with the lines that it stands on; its sentence where the summary has not said it."""
+    found: list[str] = []
+    for row in verdict["evidence"]:
+        if row["weight"] is None:
+            found[-1] += f" {_place(row)}"
+        else:
+            inferred = " inferred" if row["inference"] else ""
+            says = "" if row["says"].rstrip(".") in verdict["summary"] else f" “{_cut(row['says'], 160)}”"
+            around = f" [{len(row['before'])}+{len(row['after'])}]" if row["before"] or row["after"] else ""
+            found.append(f"evidence {row['weight']:+.1f}{inferred}{says} in {_place(row)}{around}")
+    yield from found
+
+
+def _beside(one: Mapping[str, Any]) -> str:
+    what = " ".join(str(v) for k, v in sorted(one.items()) if k not in ("says", "source", "line") and v is not None)
+    place = f"{one['source']}:{one.get('line')}" if one.get("source") else ""
+    return _line(f"contributing {what} {place}", _cut(str(one.get("says", "")), 120), by=": ")
+
+
+def _incident(incident: Mapping[str, Any]) -> Iterator[str]:
+    verdict = incident["verdict"]
+    named = [_if("job", incident.get("job")), _if("attempt", incident.get("attempt"))]
+    yield _line(f"{verdict['status']} {verdict['cause']} {verdict['confidence']:.2f}", *_who(verdict), *named)
+    yield from (f"  {line}" for line in _why(incident, verdict))
+
+
+def _why(incident: Mapping[str, Any], verdict: Mapping[str, Any]) -> Iterator[str]:
+    yield _line(verdict["summary"])
+    yield _line(
+        f"onset {_time(incident['onset'])}{_bar(incident['onset_uncertainty_s'])}",
+        _if("written", incident.get("onset_written")),
+        f"noticed {_time(incident['detected'])}",
+        f"ended {_time(incident['ended'])}",
+        "zone not written" if incident.get("zone_not_written") else "",
+    )
+    groups = incident["groups"][:MOST]
+    stuck = incident["collective"]
+    if stuck and groups and (groups[0]["name"], groups[0]["seq"]) == (stuck["process_group"], stuck["seq"]):
+        stuck, groups = {**stuck, **groups[0]}, groups[1:]
+    if stuck:
+        yield "in " + _group(stuck)
+    yield from _evidence(verdict)
+    for other in verdict["alternatives"]:
+        yield _line(f"or {other['cause']} {other['confidence']:.2f}", *_who(other), _cut(other["why_not"], 120))
+    for one in verdict["cleared"]:
+        where = f" ({_place(one)})" if one["source"] else ""
+        yield _line(f"innocent {one['who']}{where}", _cut(one["why"], 50), by=": ")
+    for word, found in (("reporting", verdict["reporting_ranks"]), ("cannot exclude", verdict["cannot_exclude"])):
+        if found:
+            yield f"{word} {_numbers(found)}"
+    yield from (_beside(one) for one in incident["contributing"])
+    if incident["cost"]:
+        yield "cost " + ", ".join(f"{k} {v}" for k, v in sorted(incident["cost"].items()) if v is not None)
+    yield _line("collect", " | ".join(_cut(what, 45) for what in verdict["missing_evidence"]), by=": ")
+    yield _line("do", " | ".join(_cut(step["do"], 50) for step in verdict["actions"]), by=": ")
+    yield from ("group " + _group(g) for g in groups)
+    waits: dict[tuple[object, ...], list[int]] = {}
+    for wait in incident["waits"]:
+        waits.setdefault((_numbers(wait["waited"]), wait["why"], wait["group"], wait["seq"]), []).append(wait["waiter"])
+    for (waited, why, group, seq), waiters in list(waits.items())[:MOST]:
+        yield _line(f"{_numbers(waiters)} wait for {waited or 'nobody'} in {group} {seq}", _cut(str(why)), by=": ")
+    yield from _ranks(incident["ranks"])
+
+
+def _ranks(ranks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Ranks of which the same is said share a line."""
+    same: dict[str, list[Mapping[str, Any]]] = {}
+    for one in ranks:
+        last = [one[k] for k in ("last_enqueued", "last_started", "last_completed")]
+        said = _line(
+            f"{one['state']} on {one['host']}",
+            _if("waits for", _numbers(one["waiting_on"])),
+            _if(
+                "last", "/".join("–" if x is None else str(x) for x in last) if any(x is not None for x in last) else ""
+            ),
+            _if("exit", one["exit"]),
+            _cut(one.get("note")),
+        )
+        same.setdefault(said, []).append(one)
+    for said, found in same.items():
+        locals_ = _numbers(r["local_rank"] for r in found if r["local_rank"] is not None)
+        cards = [_card(r["gpu"]) for r in found if r["gpu"]]
+        pids = [str(r["pid"]) for r in found if r["pid"] is not None]
+        yield _line(
+            f"ranks {_numbers(r['rank'] for r in found)} {said}",
+            _if("local", locals_),
+            _if("pid", _names(pids)),
+            _if("gpu", _names(cards, 2)),
+        )
+
+
+def _events(events: Sequence[Mapping[str, Any]], one_host: bool) -> Iterator[str]:
+    everywhere = all(e.get("zone_not_written") for e in events if e["time"] is not None)
+    kinds: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for event in events:
+        kinds.setdefault((event["kind"], event["role"], event.get("cause") or ""), []).append(event)
+    for (kind, role, cause), found in sorted(kinds.items()):
+        times = [e["time"] for e in found if e["time"] is not None]
+        bars = [e["time_uncertainty_s"] for e in found if e["time_uncertainty_s"] is not None]
+        span = f"{_span(min(times), max(times))}{_bar(max(bars))}" if times else "no time"
+        listed = {r for e in found if isinstance(e["fields"].get("ranks"), list) for r in e["fields"]["ranks"]}
+        yield _line(
+            f"{len(found)} {kind} {role} {cause}",
+            _if("ranks", _numbers(e["rank"] for e in found if e["rank"] is not None)),
+            _if("listed", _numbers(listed)),
+            "" if one_host and all(e["host"] for e in found) else _if("hosts", _names(e["host"] for e in found)),
+            _if("cards", _names((e["gpu_pci"] for e in found), 2)),
+            span,
+            _names({e["time_basis"] for e in found} - {"none", "stamp"}),
+            _if("boots", _numbers(e["boot"] for e in found if e.get("boot") is not None)),
+            _if("repeats", sum(e.get("repeats", 0) for e in found) or None),
+            _if("key", sum(e.get("key", False) for e in found) or None),
+            "zone not written" if not everywhere and any(e.get("zone_not_written") for e in found) else "",
+        )
+
+
+def _shared(rows: Sequence[Mapping[str, Any]], name: str, *said: str) -> Iterator[tuple[str, Mapping[str, Any], int]]:
+    """(names, one of the rows, how many) of rows that agree in these fields."""
+    same: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        same.setdefault(json.dumps([row[k] for k in said]), []).append(row)
+    for found in same.values():
+        yield _names((r[name] for r in found), 3), found[0], len(found)
+
+
+def told(doc: Doc) -> list[str]:
+    """The facts of a document, one a line."""
+    said: list[str] = []
+    for names, row, _ in _shared(doc["inputs"], "path", "format", "status", "reason", "host", "rank"):
+        about = [_if("host", row["host"]), _if("rank", row["rank"]), row["reason"]]
+        said.append(_line(f"file {names}: {row['format']} {row['status']}", *about))
+    for names, clock, _ in _shared(doc["clocks"], "clock", "offset_s", "uncertainty_s", "basis", "note", "compared"):
+        offset = "" if clock["offset_s"] is None else f" {clock['offset_s']:+.6g}"
+        tied = "" if clock["compared"] else "tied to nothing"
+        at = f"clock {names}: {clock['basis']}{offset}{_bar(clock['uncertainty_s'])}"
+        said.append(_line(at, tied, _cut(clock["note"], 40)))
+    if bare := [h["name"] for h in doc["hosts"] if not h["gpus"]]:
+        said.append(_line("hosts", *bare, by=" "))
+    for host in [h for h in doc["hosts"] if h["gpus"]][:MOST]:
+        said.append(_line(f"host {host['name']}", *(_card(g) for g in host["gpus"])))
+    said += _ranks(doc["ranks"])
+    said += _events(doc["events"], len(doc["hosts"]) == 1)
+    said += (line for incident in doc["incidents"] for line in _incident(incident))
+    if rates := doc.get("rates"):
+        said.append(_line(f"rates {rates['failures']} failures", rates["says"], by=": "))
+        said += (_line("offender", one["says"], by=": ") for one in rates["offenders"])
+    said += (_line("problem", p["source"], _cut(p["says"], 120), by=": ") for p in doc["problems"])
+    return [line.rstrip() for line in said]
+
+
+# --- the cases --------------------------------------------------------------------------------------------------------
+
+
+def _plain(made: Doc, folder: Path | str) -> Doc:
+    """As JSON gives it, with paths that begin in the case's folder."""
+    text = json.dumps(made, ensure_ascii=False)
+    for name in {str(folder), str(Path(folder).resolve())}:
+        text = text.replace(f"{name}/", "").replace(name, ".")
+    plain: Doc = json.loads(text)
+    return plain
+
+
+def _of_run(run: Run) -> Doc:
+    return _plain(doc_of(run), run.case)
+
+
+def _of_sample(folder: Path) -> Doc:
+    found = sorted(str(p) for p in folder.iterdir() if p.name not in ASIDE)
+    return _plain(document.build(analyze(found)), folder)
+
+
+def _of_short(path: Path) -> Doc:
+    return _plain(document.build(short_form.analyzed(short_form.load(path))), path.parent)
+
+
+def _of_pile(pile: dict[str, Any]) -> Doc:
+    with tempfile.TemporaryDirectory() as folder:
+        write(pile, Path(folder) / "pile")
+        return _plain(document.build(analyze([f"{folder}/pile"])), f"{folder}/pile")
+
+
+def _of_placing(path: Path) -> Doc:
+    with tempfile.TemporaryDirectory() as folder:
+        return _plain(document.build(laid(short_form.load(path), Path(folder))), f"{folder}/pile")
+
+
+def _gathered() -> Iterator[Case]:
+    for run in all_runs():
+        yield Case(run.case.parent.name, run.name, partial(_of_run, run))
+    for run in all_runs(sorted(FIELD.glob("*/*/expected.json"))):
+        yield Case(f"field-{run.case.parent.name}", run.name, partial(_of_run, run))
+    for path in sorted((Path(__file__).resolve().parents[1] / "samples").glob("*/expected.json")):
+        yield Case("samples", path.parent.name, partial(_of_sample, path.parent))
+    for folder in ("rules", "watchdogs", "identify", "clocks"):
+        for path in short_form.cases(folder):
+            name = path.relative_to(short_form.CASES / folder).with_suffix("").as_posix()
+            yield Case(folder, name, partial(_of_short, path))
+    for path in PLACING:
+        yield Case("placing", path.stem, partial(_of_placing, path))
+    for family, piles in (("piles", PILES), ("starts", STARTS), ("jobs", JOBS)):
+        for name, pile in piles.items():
+            yield Case(family, name, partial(_of_pile, pile))
+
+
+CASES = list(_gathered())
+
+
+def is_beside(family: str) -> bool:
+    """Are the cases of this family kept beside the checkout?"""
+    return family.startswith("field-") or family == LABELLED_DUMPS.name
+
+
+@cache
+def kept(family: str) -> dict[str, list[str]]:
+    """Case → its lines, as the file of its family has them."""
+    path = FOLDER / f"{family}.txt"
+    cases: dict[str, list[str]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        if line.startswith(HEADER):
+            cases[line.removeprefix(HEADER)] = []
+        elif line:
+            cases[next(reversed(cases))].append(line)
+    return cases
+
+
+def main(families: Sequence[str]) -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for family in sorted({c.family for c in CASES if not families or c.family in families}):
+        text = ""
+        for case in (c for c in CASES if c.family == family):
+            text += "\n".join([HEADER + case.name, *told(case.doc()), "", ""])
+        (FOLDER / f"{family}.txt").write_text(text, encoding="utf-8")
+        print(f"{family}: {len(text):,} bytes")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -11,25 +11,32 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import short_form
 from recorded import ASIDE, FIELD, LABELLED_DUMPS, Run, all_runs, doc_of
+from simulator import draw, simulate
+from test_collectives import FAULTS, RINGS, Job, crossed, made_job, ring
 from test_jobs import JOBS
 from test_piles import PILES, STARTS, write
 from test_placing import CASES as PLACING
 from test_placing import laid
 
+from nccl_forensics.model import GroupState, RankCounters, Reconstruction
 from nccl_forensics.pipeline import analyze
 from nccl_forensics.show import document
+from nccl_forensics.waits import dumped
 
 FOLDER = Path(__file__).resolve().parent / "snapshots"
 HEADER = "=== "
 MOST = 8
 """Rows of one table (groups, waits, hosts) that are written out."""
+
+SEEDS = range(7000, 7024)
+"""Incidents of the simulator."""
 
 Doc = Mapping[str, Any]
 
@@ -38,7 +45,7 @@ Doc = Mapping[str, Any]
 class Case:
     family: str
     name: str
-    doc: Callable[[], Doc]
+    told: Callable[[], list[str]]
 
 
 # --- what is said of one document -------------------------------------------------------------------------------------
@@ -170,7 +177,8 @@ def _why(incident: Mapping[str, Any], verdict: Mapping[str, Any]) -> Iterator[st
     if incident["cost"]:
         yield "cost " + ", ".join(f"{k} {v}" for k, v in sorted(incident["cost"].items()) if v is not None)
     yield _line("collect", " | ".join(_cut(what, 45) for what in verdict["missing_evidence"]), by=": ")
-    yield _line("do", " | ".join(_cut(step["do"], 50) for step in verdict["actions"]), by=": ")
+    steps = (_cut(x["do"], 50) + (f" `{_cut(x['command'], 50)}`" if x["command"] else "") for x in verdict["actions"])
+    yield _line("do", " | ".join(steps), by=": ")
     yield from ("group " + _group(g) for g in groups)
     waits: dict[tuple[object, ...], list[int]] = {}
     for wait in incident["waits"]:
@@ -241,6 +249,11 @@ def _shared(rows: Sequence[Mapping[str, Any]], name: str, *said: str) -> Iterato
         yield _names((r[name] for r in found), 3), found[0], len(found)
 
 
+def _incidents(doc: Doc) -> list[str]:
+    """What is said of the incidents alone, one fact a line."""
+    return [line.rstrip() for incident in doc["incidents"] for line in _incident(incident)]
+
+
 def told(doc: Doc) -> list[str]:
     """The facts of a document, one a line."""
     said: list[str] = []
@@ -258,12 +271,51 @@ def told(doc: Doc) -> list[str]:
         said.append(_line(f"host {host['name']}", *(_card(g) for g in host["gpus"])))
     said += _ranks(doc["ranks"])
     said += _events(doc["events"], len(doc["hosts"]) == 1)
-    said += (line for incident in doc["incidents"] for line in _incident(incident))
+    said += _incidents(doc)
     if rates := doc.get("rates"):
         said.append(_line(f"rates {rates['failures']} failures", rates["says"], by=": "))
         said += (_line("offender", one["says"], by=": ") for one in rates["offenders"])
     said += (_line("problem", p["source"], _cut(p["says"], 120), by=": ") for p in doc["problems"])
     return [line.rstrip() for line in said]
+
+
+def _stood(group: GroupState) -> str:
+    return _group({x.name: getattr(group, x.name) for x in fields(group)})
+
+
+def _together(rows: Iterable[tuple[str, int]]) -> Iterable[tuple[str, list[int]]]:
+    """What is said of ranks, each with all of whom it is said."""
+    found: dict[str, list[int]] = {}
+    for said, rank in rows:
+        found.setdefault(said, []).append(rank)
+    return found.items()
+
+
+def _counted(count: RankCounters) -> str:
+    last = (count.last_enqueued, count.last_started, count.last_completed)
+    return f"stood at {'/'.join('–' if x is None else str(x) for x in last)} {' '.join(count.frames[:1])}"
+
+
+def _reconstructed(made: Reconstruction) -> Iterator[str]:
+    """The facts of what dumps alone say."""
+    if made.healthy:
+        yield "healthy"
+    for one in made.suspects:
+        yield _line(f"suspect {one.cause} {one.weight:.2f}", _if("ranks", _numbers(one.ranks)), one.says)
+        yield f"  on {_line(*(_place({'source': e.source, 'line': e.line}) for e in one.evidence), by=' ')}"
+        if one.details:
+            yield "  " + ", ".join(f"{k} {v}" for k, v in sorted(one.details.items()))
+        if one.group is not None and one.group not in made.groups[:MOST]:
+            yield "  in " + _stood(one.group)
+    if made.cannot_exclude:
+        yield f"cannot exclude {_numbers(made.cannot_exclude)}"
+    cleared = _together((_cut(why), rank) for rank, why in made.cleared)
+    yield from (f"innocent {_numbers(ranks)}: {why}" for why, ranks in cleared)
+    yield from ("group " + _stood(group) for group in made.groups[:MOST])
+    waits = ((f"wait for {_numbers(w.waited)} in {w.group} {w.seq}: {_cut(w.why)}", w.waiter) for w in made.waits)
+    counted = ((_counted(c), c.rank) for c in made.counters)
+    yield from (f"{_numbers(ranks)} {said}" for said, ranks in _together([*waits, *counted]))
+    yield from (_line("problem", p.says, by=": ") for p in made.problems)
 
 
 # --- the cases --------------------------------------------------------------------------------------------------------
@@ -278,35 +330,75 @@ def _plain(made: Doc, folder: Path | str) -> Doc:
     return plain
 
 
-def _of_run(run: Run) -> Doc:
-    return _plain(doc_of(run), run.case)
+def _of_run(run: Run, told: Callable[[Doc], list[str]]) -> list[str]:
+    return told(_plain(doc_of(run), run.case))
 
 
-def _of_sample(folder: Path) -> Doc:
+def _of_sample(folder: Path) -> list[str]:
     found = sorted(str(p) for p in folder.iterdir() if p.name not in ASIDE)
-    return _plain(document.build(analyze(found)), folder)
+    return told(_plain(document.build(analyze(found)), folder))
 
 
-def _of_short(path: Path) -> Doc:
-    return _plain(document.build(short_form.analyzed(short_form.load(path))), path.parent)
+def _of_short(path: Path) -> list[str]:
+    return told(_plain(document.build(short_form.analyzed(short_form.load(path))), path.parent))
 
 
-def _of_pile(pile: dict[str, Any]) -> Doc:
+def _of_pile(pile: dict[str, Any]) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         write(pile, Path(folder) / "pile")
-        return _plain(document.build(analyze([f"{folder}/pile"])), f"{folder}/pile")
+        return told(_plain(document.build(analyze([f"{folder}/pile"])), f"{folder}/pile"))
 
 
-def _of_placing(path: Path) -> Doc:
+def _of_placing(path: Path) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
-        return _plain(document.build(laid(short_form.load(path), Path(folder))), f"{folder}/pile")
+        return told(_plain(document.build(laid(short_form.load(path), Path(folder))), f"{folder}/pile"))
+
+
+def _of_simulated(seed: int) -> list[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        simulate(draw(seed), seed).write(Path(folder) / "pile")
+        return told(_plain(document.build(analyze([f"{folder}/pile"])), f"{folder}/pile"))
+
+
+def _of_modelled(job: Job, rounds: int, gone: frozenset[int]) -> list[str]:
+    dumps = [x for x in job.run(rounds) if x.rank not in gone]
+    made = dumped.reconstruct(dumps, expected_world=len(job.programs))
+    return [line.rstrip() for line in _reconstructed(made)]
+
+
+def _modelled() -> Iterator[Case]:
+    """Jobs of the model in test_collectives, each with one fault; and again without the dumps of some."""
+    for kind in FAULTS:
+        for layout in ("ddp4", "mesh2x4", "pipeline4", "pipeline4x2", "experts2x4"):
+            for seed in range(2):
+                guilty = made_job(kind, layout, seed)[1]
+                for word, gone in (("", set()), (" without it", guilty), (" without rank 0", {0})):
+                    if guilty and (word != " without rank 0" or guilty != {0}):
+                        name = f"{kind} in {layout}, {seed}{word}"
+                        yield Case("modelled", name, partial(_of_fault, kind, layout, seed, frozenset(gone)))
+    circles = {**{name: ring(orders) for name, orders in RINGS.items()}, "send and collective": crossed("sa", "ar")}
+    for name, job in circles.items():
+        for timing in (False, True):
+            made = replace(job, timing=timing, dead=set())
+            yield Case(
+                "modelled", f"circle of {name}{', timed' * timing}", partial(_of_modelled, made, 200, frozenset())
+            )
+            yield Case(
+                "modelled",
+                f"circle of {name}{', timed' * timing}, without rank 1",
+                partial(_of_modelled, made, 200, frozenset({1})),
+            )
+
+
+def _of_fault(kind: str, layout: str, seed: int, gone: frozenset[int]) -> list[str]:
+    return _of_modelled(made_job(kind, layout, seed)[0], 400, gone)
 
 
 def _gathered() -> Iterator[Case]:
     for run in all_runs():
-        yield Case(run.case.parent.name, run.name, partial(_of_run, run))
+        yield Case(run.case.parent.name, run.name, partial(_of_run, run, told if run.whole else _incidents))
     for run in all_runs(sorted(FIELD.glob("*/*/expected.json"))):
-        yield Case(f"field-{run.case.parent.name}", run.name, partial(_of_run, run))
+        yield Case(f"field-{run.case.parent.name}", run.name, partial(_of_run, run, _incidents))
     for path in sorted((Path(__file__).resolve().parents[1] / "samples").glob("*/expected.json")):
         yield Case("samples", path.parent.name, partial(_of_sample, path.parent))
     for folder in ("rules", "watchdogs", "identify", "clocks"):
@@ -318,6 +410,9 @@ def _gathered() -> Iterator[Case]:
     for family, piles in (("piles", PILES), ("starts", STARTS), ("jobs", JOBS)):
         for name, pile in piles.items():
             yield Case(family, name, partial(_of_pile, pile))
+    yield from _modelled()
+    for seed in SEEDS:
+        yield Case("simulated", f"{seed} {draw(seed).cause}", partial(_of_simulated, seed))
 
 
 CASES = list(_gathered())
@@ -346,7 +441,7 @@ def main(families: Sequence[str]) -> None:
     for family in sorted({c.family for c in CASES if not families or c.family in families}):
         text = ""
         for case in (c for c in CASES if c.family == family):
-            text += "\n".join([HEADER + case.name, *told(case.doc()), "", ""])
+            text += "\n".join([HEADER + case.name, *case.told(), "", ""])
         (FOLDER / f"{family}.txt").write_text(text, encoding="utf-8")
         print(f"{family}: {len(text):,} bytes")
 

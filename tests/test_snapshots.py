@@ -14,7 +14,7 @@ def test_what_is_said_of_a_case(case: Case) -> None:
     kept = snapshot.kept(case.family).get(case.name)
     if kept is None and snapshot.is_beside(case.family):
         pytest.skip("a case beside the checkout that was not there when the snapshots were written")
-    assert snapshot.told(case.doc()) == kept, ANEW
+    assert case.told() == kept, ANEW
 
 
 @pytest.mark.parametrize("family", sorted(p.stem for p in snapshot.FOLDER.glob("*.txt")))

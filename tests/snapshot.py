@@ -8,6 +8,7 @@ writes them anew; read `git diff tests/snapshots` before you commit it.
 from __future__ import annotations
 
 import json
+import random
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from typing import Any
 import short_form
 from recorded import ASIDE, FIELD, LABELLED_DUMPS, Run, all_runs, doc_of
 from simulator import draw, simulate
-from test_collectives import FAULTS, RINGS, Job, crossed, made_job, ring
+from test_collectives import FAULTS, RINGS, Job, Op, crossed, made_job, ring
 from test_jobs import JOBS
 from test_piles import PILES, STARTS, write
 from test_placing import CASES as PLACING
@@ -96,6 +97,13 @@ MODELLED: list[tuple[str, str, int, str, bool, int, set[int]]] = [
 ]
 """Jobs of the model, chosen likewise: fault, layout, seed, backend, whether starts are timed, calls that a dump keeps,
 ranks without a dump."""
+
+MIXED = (
+    *(49, 91, 102, 263, 323, 422, 443, 488, 492, 631, 909, 1108, 1210, 1251, 1425, 1633),
+    *(1903, 2541, 2648, 3470, 3648, 3919, 4090, 4409, 4415, 5779, 7485, 8137, 9298, 9387, 9861, 9920),
+    *(10181, 10682, 10986, 11754, 12045, 13880, 15793, 15796, 16105, 16289, 16513, 17667, 19272, 23751),
+)
+"""Seeds of `_mixed`, chosen likewise."""
 
 Doc = Mapping[str, Any]
 
@@ -440,6 +448,8 @@ def _modelled() -> Iterator[Case]:
         timed, without = ", timed" * timing, _numbers(lost) or "none"
         name = f"{kind} in {layout}, {seed}: {backend}{timed}, {ring_} calls, without {without}"
         yield Case("modelled", name, partial(_of_modelled, made, 400, frozenset(lost)))
+    for seed in MIXED:
+        yield Case("modelled", f"mixed, {seed}", partial(_of_mixed, seed))
     circles = {**{name: ring(orders) for name, orders in RINGS.items()}, "send and collective": crossed("sa", "ar")}
     for name, job in circles.items():
         for timing in (False, True):
@@ -452,6 +462,57 @@ def _modelled() -> Iterator[Case]:
                 f"circle of {name}{', timed' * timing}, without rank 1",
                 partial(_of_modelled, made, 200, frozenset({1})),
             )
+
+
+def _mixed(seed: int) -> tuple[Job, set[int]]:
+    """A small job whose ranks' last steps differ in any way, and the ranks of which there is no dump."""
+    rng = random.Random(seed)
+    world = rng.choice([2, 3, 4, 4, 5])
+    names = "abcd"[: rng.choice([1, 2, 2, 3, 4])]
+    groups = {"0": ("default_pg", list(range(world)))}
+    for name in names:
+        size = rng.randint(2, world)
+        groups[name] = (f"group {name if rng.random() < 0.6 else 'tp'}", sorted(rng.sample(range(world), size)))
+    body = [
+        Op(rng.choice(["all_reduce", "all_reduce", "_all_gather_base", "barrier"]), g, rng.choice([64, 1]), line=ord(g))
+        for g in ["0", *names]
+        for _ in range(rng.choice([1, 1, 2]))
+    ]
+    rng.shuffle(body)
+    pair = rng.random() < 0.4 and world > 2
+    programs: list[list[Any]] = []
+    for rank in range(world):
+        mine = [op for op in body if rank in groups[op.group][1]]
+        if pair and rank in (0, 1):
+            mine.insert(len(mine) // 2, Op("send" if rank == 0 else "recv", "0", 8, peer=1 - rank, line=7))
+        last = _spoilt(mine, rng)
+        programs.append([*mine, "sync"] * rng.choice([2, 6, 6]) + last)
+    job = Job(groups, programs, timing=rng.random() < 0.5, stacks=rng.random() < 0.7)
+    job.backend, job.ring = rng.choice(["nccl", "nccl", "nccl", "gloo"]), rng.choice([2000, 2000, 7])
+    return job, {rng.randrange(world)} if rng.random() < 0.25 else set()
+
+
+def _spoilt(step: Sequence[Op], rng: random.Random) -> list[Any]:
+    """A step in another order, with a call left out, another one, one more, or a rank that stops; or as it was."""
+    last: list[Any] = list(step)
+    how = rng.random()
+    if how < 0.35:
+        rng.shuffle(last)
+    elif how < 0.45 and last:
+        del last[rng.randrange(len(last))]
+    elif how < 0.55 and last:
+        last.insert(rng.randrange(len(last)), rng.choice(["hang", "gpu", "die"]))
+    elif how < 0.65 and last:
+        at = rng.randrange(len(last))
+        last[at] = replace(last[at], size=last[at].size + 1, line=99)
+    elif how < 0.72 and last:
+        last.insert(rng.randrange(len(last)), last[rng.randrange(len(last))])
+    return last
+
+
+def _of_mixed(seed: int) -> list[str]:
+    job, gone = _mixed(seed)
+    return _of_modelled(job, 150, frozenset(gone))
 
 
 def _of_fault(kind: str, layout: str, seed: int, gone: frozenset[int]) -> list[str]:

@@ -233,18 +233,18 @@ def _why(incident: Mapping[str, Any], verdict: Mapping[str, Any]) -> Iterator[st
         yield "in " + _group(stuck)
     yield from _evidence(verdict)
     for other in verdict["alternatives"]:
-        yield _line(f"or {other['cause']} {other['confidence']:.2f}", *_who(other), _cut(other["why_not"], 120))
+        yield _line(f"or {other['cause']} {other['confidence']:.2f}", *_who(other), _cut(other["why_not"], 70))
     for one in verdict["cleared"]:
         where = f" ({_place(one)})" if one["source"] else ""
-        yield _line(f"innocent {one['who']}{where}", _cut(one["why"], 50), by=": ")
+        yield _line(f"innocent {one['who']}{where}", _cut(one["why"], 30), by=": ")
     for word, found in (("reporting", verdict["reporting_ranks"]), ("cannot exclude", verdict["cannot_exclude"])):
         if found:
             yield f"{word} {_numbers(found)}"
     yield from (_beside(one) for one in incident["contributing"])
     if incident["cost"]:
         yield "cost " + ", ".join(f"{k} {v}" for k, v in sorted(incident["cost"].items()) if v is not None)
-    yield _line("collect", " | ".join(_cut(what, 45) for what in verdict["missing_evidence"]), by=": ")
-    steps = (_cut(x["do"], 50) + (f" `{_cut(x['command'], 50)}`" if x["command"] else "") for x in verdict["actions"])
+    yield _line("collect", " | ".join(_cut(what, 28) for what in verdict["missing_evidence"]), by=": ")
+    steps = (_cut(x["do"], 32) + (f" `{_cut(x['command'], 50)}`" if x["command"] else "") for x in verdict["actions"])
     yield _line("do", " | ".join(steps), by=": ")
     yield from ("group " + _group(g) for g in groups)
     waits: dict[tuple[object, ...], list[int]] = {}

@@ -347,7 +347,7 @@ def told(doc: Doc) -> list[str]:
 
 
 def _stood(group: GroupState) -> str:
-    return _group({x.name: getattr(group, x.name) for x in fields(group)})
+    return _line(_group({x.name: getattr(group, x.name) for x in fields(group)}), _if("at", "".join(group.frames[:1])))
 
 
 def _together(rows: Iterable[tuple[str, int]]) -> Iterable[tuple[str, list[int]]]:
@@ -369,7 +369,7 @@ def _reconstructed(made: Reconstruction) -> Iterator[str]:
         yield "healthy"
     for one in made.suspects:
         yield _line(f"suspect {one.cause} {one.weight:.2f}", _if("ranks", _numbers(one.ranks)), one.says)
-        yield f"  on {_line(*(_place({'source': e.source, 'line': e.line}) for e in one.evidence), by=' ')}"
+        yield from (f"  {_cut(e.text, 120)}" for e in one.evidence[:3])
         if one.details:
             yield "  " + ", ".join(f"{k} {v}" for k, v in sorted(one.details.items()))
         if one.group is not None and one.group not in made.groups[:MOST]:

@@ -28,6 +28,7 @@ from test_placing import laid
 
 from nccl_forensics.model import GroupState, RankCounters, Reconstruction
 from nccl_forensics.pipeline import analyze
+from nccl_forensics.recorder.dumps import Dump
 from nccl_forensics.show import document
 from nccl_forensics.waits import dumped
 
@@ -104,6 +105,13 @@ MIXED = (
     *(10181, 10682, 10986, 11754, 12045, 13880, 15793, 15796, 16105, 16289, 16513, 17667, 19272, 23751),
 )
 """Seeds of `_mixed`, chosen likewise."""
+AGED = (
+    *(100044, 100134, 100184, 100294, 100316, 100392, 100587, 100668, 101790, 102084, 102141, 102417, 102659, 103401),
+    *(104581, 105169, 105280, 106063, 106319, 106495, 106498, 106539, 108236, 108403, 109465, 110227, 110273),
+)
+"""Seeds of jobs whose dumps tell less, chosen likewise."""
+LESS = ("m", "n", "s", "ms", "ns", "p", "mp", "nsp", "v", "nsv", "sp")
+"""What those do not tell, letter by letter; see `_aged`."""
 
 Doc = Mapping[str, Any]
 
@@ -382,6 +390,8 @@ def _reconstructed(made: Reconstruction) -> Iterator[str]:
     waits = ((f"wait for {_numbers(w.waited)} in {w.group} {w.seq}: {_cut(w.why)}", w.waiter) for w in made.waits)
     counted = ((_counted(c), c.rank) for c in made.counters)
     yield from (f"{_numbers(ranks)} {said}" for said, ranks in _together([*waits, *counted]))
+    if made.members:
+        yield "members " + _line(*(f"{_numbers(g.members)} in {g.name}" for g in made.members))
     yield from (_line("problem", p.says, by=": ") for p in made.problems)
 
 
@@ -450,6 +460,8 @@ def _modelled() -> Iterator[Case]:
         yield Case("modelled", name, partial(_of_modelled, made, 400, frozenset(lost)))
     for seed in MIXED:
         yield Case("modelled", f"mixed, {seed}", partial(_of_mixed, seed))
+    for seed in AGED:
+        yield Case("modelled", f"aged, {seed} ({LESS[seed % len(LESS)]})", partial(_of_aged, seed))
     circles = {**{name: ring(orders) for name, orders in RINGS.items()}, "send and collective": crossed("sa", "ar")}
     for name, job in circles.items():
         for timing in (False, True):
@@ -508,6 +520,35 @@ def _spoilt(step: Sequence[Op], rng: random.Random) -> list[Any]:
     elif how < 0.72 and last:
         last.insert(rng.randrange(len(last)), last[rng.randrange(len(last))])
     return last
+
+
+def _aged(dump: Dump, less: str) -> Dump:
+    """The dump without what older recorders do not write: m members, n names, s counters; or p cut off, v of 2.3."""
+    groups = list(dump.groups)
+    if "m" in less or "n" in less:
+        groups = [replace(g, members=None) for g in groups]
+    if "n" in less:
+        groups = [replace(g, name=str(g.local_id), description="") for g in groups]
+    if "s" in less:
+        groups = [replace(g, enqueued=None, started=None, completed=None) for g in groups]
+        dump = replace(dump, has_status=False, idle=None)
+    if "p" in less and dump.rank == 0:
+        dump = replace(dump, partial=True)
+    return replace(dump, groups=tuple(groups), version="1.4" if "v" in less else dump.version)
+
+
+def _of_aged(seed: int) -> list[str]:
+    if seed % 3:
+        job, gone = _mixed(seed)
+    else:
+        rng = random.Random(seed)
+        kind = rng.choice(list(FAULTS))
+        layout = rng.choice(["ddp4", "mesh2x4", "pipeline4", "pipeline4x2", "experts2x4"])
+        job, guilty = made_job(kind, layout, rng.randrange(3))
+        gone = guilty if rng.random() < 0.4 else set()
+    dumps = [_aged(x, LESS[seed % len(LESS)]) for x in job.run(150 if seed % 3 else 400) if x.rank not in gone]
+    made = dumped.reconstruct(dumps, expected_world=len(job.programs) if seed % 2 else None)
+    return [line.rstrip() for line in _reconstructed(made)]
 
 
 def _of_mixed(seed: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -145,6 +146,15 @@ def test_one_step_told_and_shown(other: Step, same: bool) -> None:
 def test_by_how_much_the_time_service_set_a_clock(said: dict[str, Any], seconds: float) -> None:
     (event,) = timed({"kind": "chrony-step", **said})
     assert align._set_by_ns(event) == seconds * SECOND
+
+
+def test_what_a_clocks_row_says_of_steps() -> None:
+    told: Any = SimpleNamespace(steps=(step("a", by=60), step(None, by=-2.5), step("b")))
+    own, perhaps = align._set("a", told)
+    assert own.startswith("it was set forward by about 60.0 s between ")
+    assert perhaps.startswith("it, or the one it is held against, was set back by about 2.5 s between ")
+    assert len(align._set("b", told)) == 2
+    assert len(align._set("c", told)) == 1
 
 
 # --- how many ranks there are -----------------------------------------------------------------------------------------

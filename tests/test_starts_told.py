@@ -177,6 +177,33 @@ def test_failures_far_apart_are_of_two_runs(
     assert [(s(old), s(new), s(begun.time_ns)) for old, new, begun in runs._apart(timed(*lines))] == apart
 
 
+def test_a_gap_that_a_start_lies_in_is_no_second_start() -> None:
+    lines = [_failed(0), init(7 * HOUR, pid=1), init(7 * HOUR, rank=1, pid=2), _failed(15 * HOUR)]
+    assert [s.run for s in runs._starts(timed(*lines))] == [True]
+    again = [init(-9, pid=1), _failed(0), init(7 * HOUR, pid=2), _failed(15 * HOUR)]
+    assert [s.run for s in runs._starts(timed(*again))] == [True]
+
+
+def test_a_launcher_that_counts_from_the_beginning_was_itself_started_anew() -> None:
+    lines = [init(0, pid=1), GAVE_UP, init(200, pid=2), restart(300, file="job.log")]
+    assert [(s.attempt, s.run) for s in runs._starts(timed(*lines))] == [(None, True), (1, False)]
+    later = [init(0, pid=1), GAVE_UP, init(200, pid=2), restart(300, 1, file="job.log")]
+    assert [(s.attempt, s.run) for s in runs._starts(timed(*later))] == [(None, False), (2, False)]
+
+
+def test_files_show_where_their_starts_begin() -> None:
+    first, second = timed(restart(5), restart(9))
+    starts = [runs._Start(first, 5, {"a.log": 7, "b.log": 3}, 1), runs._Start(second, 9, {"a.log": 2}, 2)]
+    assert runs._marks(starts) == {"a.log": [(2, 2), (7, 1)], "b.log": [(3, 1)]}
+
+
+@pytest.mark.parametrize(("line", "lines"), [(3, {"job.log": 3}), (None, {})])
+def test_a_start_by_itself_begins_with_its_first_line(line: int | None, lines: dict[str, int]) -> None:
+    (event,) = timed(init(0))
+    event = replace(event, evidence=replace(event.evidence, line=line))
+    assert runs._again(event, None).lines == lines
+
+
 # --- numbers in files' names ------------------------------------------------------------------------------------------
 
 

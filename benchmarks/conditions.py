@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CORE = ("who", "when", "starts", "waits", "verdict", "show/redact")
 TELLING = (
     *(
+        "test_snapshots",
         "test_rules",
         "test_watchdogs",
         "test_identify",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -18,18 +17,12 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 from judging import SURE, judged
-from recorded import answers
+from recorded import Run, all_runs, doc_of
 
 from nccl_forensics import catalog
-from nccl_forensics.errors import InputError
 from nccl_forensics.pipeline import analyze
 from nccl_forensics.show import document
 from nccl_forensics.when.zones import parse_zone
-
-ASIDE = frozenset({"expected.json", "run.json", "README.md", "check.py", "LICENSE-NOTE.txt"})
-"""What was not sent by the customer."""
-FROM_DUMPS_ALONE = frozenset({"rank_not_arrived", "process_missing", "rank_busy"})
-"""What dumps can say of a rank whose log, which is not given, has the reason."""
 
 SHORT = {
     "fr/p2p-recv-wrong-peer fr-json": "JSON dumps of this backend name no peers and have no stacks: a send to "
@@ -37,45 +30,6 @@ SHORT = {
     "fr/sigkill-dump-missing fr": "two ranks left no dump and nothing tells them apart: both stay open",
     "fr/sigkill-dump-missing fr-json": "as with the pickled dumps",
 }
-
-
-@dataclass(frozen=True)
-class Run:
-    case: Path
-    files: tuple[str, ...]
-    whole: bool
-
-    @property
-    def name(self) -> str:
-        return f"{self.case.parent.name}/{self.case.name}" + ("" if self.whole else f" {' '.join(self.files)}")
-
-    @property
-    def paths(self) -> list[str]:
-        return [str(self.case / f) for f in self.files]
-
-    @property
-    def expect(self) -> dict[str, Any]:
-        expect: dict[str, Any] = json.loads((self.case / "expected.json").read_text(encoding="utf-8"))["expect"]
-        return expect
-
-    @property
-    def causes(self) -> set[str] | None:
-        """Acceptable causes; None: not checked."""
-        causes = set(self.expect["causes"]) if self.expect.get("causes") else None
-        only_dumps = self.case.parent.name == "fr" and not self.whole and "logs" not in self.files
-        if causes is not None and only_dumps and causes & {"python_exception", "process_signal"}:
-            causes |= FROM_DUMPS_ALONE
-        return causes
-
-
-def all_runs() -> list[Run]:
-    found = []
-    for path in answers():
-        case = path.parent
-        for files in json.loads(path.read_text(encoding="utf-8"))["expect"].get("runs") or [None]:
-            everything = tuple(sorted(p.name for p in case.iterdir() if p.name not in ASIDE))
-            found.append(Run(case, tuple(files) if files else everything, files is None))
-    return found
 
 
 RUNS = all_runs()
@@ -87,20 +41,6 @@ def validator() -> Any:
     schema = json.loads((Path(catalog.__file__).parent / "incident.schema.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
-
-
-@cache
-def doc_of(run: Run) -> dict[str, Any]:
-    """The document of a run, with the options that its expected.json names, as the command makes it."""
-    args = run.expect.get("args", [])
-    options = dict(zip(args[::2], args[1::2], strict=True))
-    try:
-        zone = parse_zone(options["--timezone"]) if "--timezone" in options else None
-    except InputError:
-        zone = None  # the command says so and goes on without it
-    year = int(options["--year"]) if "--year" in options else None
-    made: dict[str, Any] = json.loads(json.dumps(document.build(analyze(run.paths, zone=zone, year=year))))
-    return made
 
 
 # --- the judge judged -------------------------------------------------------------------------------------------------

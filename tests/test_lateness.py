@@ -116,6 +116,7 @@ def test_in_a_job_that_runs() -> None:
     made = dumped.reconstruct(dumps)
     assert verdict(made) == ((3,), "rank_slow")
     assert "from number 1 on" in made.suspects[0].says
+    assert made.suspects[0].says.endswith("It called them late.")
     assert dumped.reconstruct(slowed(ddp(4, 12).run(400), 99)).suspects == ()
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from short_form import cases, load
 
+from nccl_forensics.analysis import Analysis
 from nccl_forensics.pipeline import analyze
 from nccl_forensics.show import document
 
@@ -83,19 +84,23 @@ def _written(line: str) -> str:
     return FORMS[form](*words) if form in FORMS else line.replace("UUID", UUID.format(0)[:8])
 
 
-@pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)
-def test_case(path: Path, tmp_path: Path) -> None:
-    case = load(path)
-    pile = tmp_path / "pile"
+def laid(case: dict[str, Any], folder: Path) -> Analysis:
+    """The analysis of the case's pile, written into folder/pile."""
+    pile = folder / "pile"
     for name, lines in case["files"].items():
         (pile / name).parent.mkdir(parents=True, exist_ok=True)
         (pile / name).write_text("".join(f"{_written(line)}\n" for line in lines), encoding="utf-8")
     hosts = None
     if "hosts" in case:
-        hosts = tmp_path / "hosts"
+        hosts = folder / "hosts"
         hosts.write_text("\n".join(case["hosts"]), encoding="utf-8")
-    analysis = analyze([str(pile)], hosts=hosts, year=2026)
-    doc: dict[str, Any] = json.loads(json.dumps(document.build(analysis)))
+    return analyze([str(pile)], hosts=hosts, year=2026)
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)
+def test_case(path: Path, tmp_path: Path) -> None:
+    case = load(path)
+    doc: dict[str, Any] = json.loads(json.dumps(document.build(laid(case, tmp_path))))
     want, verdict = case["want"], doc["incidents"][0]["verdict"]
     lost = {e["gpu_pci"]: e for e in reversed(doc["events"]) if e["kind"] == "xid" and e["fields"]["xid"] == 79}
     if "ranks" in want:

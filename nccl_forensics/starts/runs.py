@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -17,6 +17,7 @@ from nccl_forensics.catalog import causes_marked, kinds_marked
 from nccl_forensics.intake.sniff import OF_ONE_HOST
 from nccl_forensics.lines.stamps import DAY
 from nccl_forensics.model import Event, InputRow, number
+from nccl_forensics.names import same_host
 from nccl_forensics.starts import launches
 from nccl_forensics.starts.climbs import Back, Climb
 from nccl_forensics.text.moments import SECOND, is_dated
@@ -124,8 +125,9 @@ def spans(aligned: Aligned, dumps: Sequence[Dump], rows: Sequence[InputRow]) -> 
     failed = [_failed(events, start) for events, start in zip(own, before, strict=True)]
     kept = _kept(failed, recorded)
     ends = [_last_ns(events) for events in own]
+    of_process = _spans_of_processes(own)
     seen = (
-        of if of is not None else places.of_host(event, event.evidence.source in hosts, ends)
+        of if of is not None else of_process(event) or places.of_host(event, event.evidence.source in hosts, ends)
         for event, of in zip(aligned.events, belong, strict=True)
     )
     inside = _events_of(kept, zip(aligned.events, seen, strict=True))
@@ -141,6 +143,27 @@ def spans(aligned: Aligned, dumps: Sequence[Dump], rows: Sequence[InputRow]) -> 
         for n, attempt in enumerate(_attempts(starts))
     ]
     return [made[0], *(_begun(span, start) for span, start in zip(made[1:], starts, strict=True))]
+
+
+def _spans_of_processes(own: Sequence[Iterable[Event]]) -> Callable[[Event], range | None]:
+    """The spans that see a host's line, by the process that it names; None where the job tells of it in none or several.
+
+    `own`: for each span its lines of the job.
+    """
+    told: dict[int, set[tuple[int, str | None]]] = defaultdict(set)
+    for n, events in enumerate(own):
+        for event in events:
+            if event.pid is not None and (event.rank is not None or event.local_rank is not None):
+                told[event.pid].add((n, event.host))
+
+    def of_process(event: Event) -> range | None:
+        spans = {n for n, host in told.get(event.pid, ()) if same_host(host, event.host)} if event.pid else set()
+        if len(spans) != 1:
+            return None
+        (n,) = spans
+        return range(n, len(own) if event.cause in STAYS else n + 1)
+
+    return of_process
 
 
 def _kept(failed: Sequence[bool], recorded: Sequence[Sequence[Dump]]) -> list[int]:

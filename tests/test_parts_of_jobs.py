@@ -178,7 +178,7 @@ def test_the_job_in_a_pods_name(host: str, pods: set[str]) -> None:
     ],
 )
 def test_ids_that_both_have_and_not_the_same(mine: Part, its: Part, differ: bool) -> None:
-    assert mine.differs(its) is differ
+    assert mine.is_another_job(its) is differ
 
 
 def test_windows() -> None:
@@ -195,7 +195,8 @@ def test_windows() -> None:
 def joined(*short: dict[str, Any], **more: Any) -> list[list[str]]:
     case = {"events": [{"at": n, **one} for n, one in enumerate(short)], **more}
     found = events(case)
-    return sorted(sorted(p.sources) for p in jobs._parts(rows(case, found), found))
+    inside = rows(case, found)
+    return sorted(sorted(p.sources) for p in jobs._parts(inside, found, jobs._lines_of_jobs(inside, found)))
 
 
 def _comm(file: str, comm: str | None, nranks: int = 2, **more: Any) -> dict[str, Any]:

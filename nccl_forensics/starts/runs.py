@@ -146,7 +146,7 @@ def spans(aligned: Aligned, dumps: Sequence[Dump], rows: Sequence[InputRow]) -> 
 
 
 def _spans_of_processes(own: Sequence[Iterable[Event]]) -> Callable[[Event], range | None]:
-    """The spans that see a host's line, by the process that it names; None where the job tells of it in none or several.
+    """The spans that see a host's line, by the process that it names; None where the job tells of it in none or more.
 
     `own`: for each span its lines of the job.
     """

@@ -54,6 +54,7 @@ def case(*short: dict[str, Any], rows: tuple[InputRow, ...] = (), **collectives:
         ({"hosts": ("n1",)}, "host n1"),
         ({"ranks": (6,), "hosts": ("n1", "n2")}, "rank 6 on n1 and n2"),
         ({"hosts": ("n1", "n2", "n3", "n4")}, "host n1, n2, n3 and n4"),
+        ({"hosts": ("n1", "n2", "n3", "n4", "n5")}, "5 hosts"),
         ({"cause": "gpu_off_bus", "gpus": (CARD,)}, "GPU 0000:c1:00.0"),
         ({"cause": "gpu_off_bus", "gpus": (CARD, OTHER)}, "GPUs 0000:c1:00.0 and 0000:c8:00.0"),
         ({"cause": "gpu_off_bus", "gpus": (NAMELESS,), "ranks": (6,)}, "rank 6"),
@@ -180,6 +181,8 @@ def test_what_speaks_loudest_leads(findings: list[tuple[str, str, float]], lead:
     top = _top(*(_finding(*one) for one in findings))
     said = summary._lead(replace(NOBODY, cause="gpu_off_bus", ranks=(6,)), top)
     assert said == (lead if len(lead) == 1 else f"{advice.title('gpu_off_bus')} (rank 6)")
+    if len(lead) > 1:  # and nobody in brackets where nobody is named
+        assert summary._lead(replace(NOBODY, cause="gpu_off_bus"), top) == advice.title("gpu_off_bus")
 
 
 def test_only_positive_findings_on_the_late_support_a_cause() -> None:

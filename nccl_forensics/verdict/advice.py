@@ -23,6 +23,9 @@ def title(cause: str) -> str:
     return str(catalog.load("causes")[cause]["title"])
 
 
+MOST_HOSTS_NAMED = 4
+
+
 def who(verdict: Verdict) -> str:
     """'rank 6, GPU 0000:c1:00.0 in ws-04', 'host node-48', ''."""
     parts = []
@@ -33,10 +36,13 @@ def who(verdict: Verdict) -> str:
         if addresses:
             parts.append(cards(addresses))
     text_ = joined(parts, ", ")
-    if verdict.hosts:
-        hosts = phrases.listing(verdict.hosts) if len(verdict.hosts) <= 4 else phrases.count(len(verdict.hosts), "host")
-        text_ = say("{text} on {hosts}", text=text_, hosts=hosts) if text_ else say("host {hosts}", hosts=hosts)
-    return text_
+    if not verdict.hosts:
+        return text_
+    few = len(verdict.hosts) <= MOST_HOSTS_NAMED
+    hosts = phrases.listing(verdict.hosts) if few else phrases.count(len(verdict.hosts), "host")
+    if text_:
+        return say("{text} on {hosts}", text=text_, hosts=hosts)
+    return say("host {hosts}", hosts=hosts) if few else hosts
 
 
 def cards(addresses: Sequence[str]) -> str:

@@ -96,7 +96,9 @@ def _lead(verdict: Verdict, top: Hypothesis) -> str:
     own = [f for f in top.findings if f.cause == top.cause and f.weight > 0]
     if own:
         return max(own, key=lambda f: f.weight).says
-    return say("{title} ({who})", title=Message(title(verdict.cause), {}), who=who(verdict))
+    whom = who(verdict)
+    named = Message(title(verdict.cause), {})
+    return say("{title} ({who})", title=named, who=whom) if whom else named
 
 
 def _said_of_the_late(top: Hypothesis) -> list[Finding]:

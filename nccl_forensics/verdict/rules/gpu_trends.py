@@ -126,14 +126,12 @@ def link_errors(case: Case) -> Iterator[Finding]:
         if most < FLOOD:
             continue
         # Beside a failed job they are a warning, not what stopped it: corrected errors cost no packet.
+        flood = phrases.count(len(errors), "corrected link error")
         yield GpuHost(case, name).finding(
             cause="pcie_link",
-            says=say(
-                "PCIe port {port} reported {errors}, {most} within a minute",
-                port=port,
-                errors=phrases.count(len(errors), "corrected link error"),
-                most=most,
-            ),
+            says=say("PCIe port {port} reported {errors}, {most} within a minute", port=port, errors=flood, most=most)
+            if times[-1]
+            else say("PCIe port {port} reported {errors}", port=port, errors=flood),
             weight=0.2 if case.job else weight("link_flood"),
             events=[errors[0], errors[-1]],
             detail="flood",

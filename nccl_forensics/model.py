@@ -127,6 +127,8 @@ class Event:
     """Which start of the job by its launcher, from 0, where that is known."""
     relayed: bool = False
     """Another process tells this of `rank`: the line's file, and the host that wrote it, need not be that rank's."""
+    boot_id: str | None = None
+    """The journal's _BOOT_ID: one for each start of a machine (sd-id128, /proc/sys/kernel/random/boot_id)."""
     # set by align:
     time_ns: int | None = None
     """On the reference clock (UTC). In 1972 where nothing in the pile tells the year: then only differences count."""
@@ -428,4 +430,5 @@ class Incident:
     job: str | None = None
     """Which job of several in the pile, as people call it."""
     zone_known: bool = True
-    """The zone of the clocks that tell its moments is written, proved, or the user's word; else UTC is a guess."""
+    """The zone of the clocks that tell its onset, or else when it was noticed, is written, proved, or the user's word;
+    otherwise UTC is a guess."""

@@ -7,6 +7,7 @@ the clocks, by name: `bases`, `clock_offsets`. `arrivals`: when dumps say that a
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -198,3 +199,38 @@ def test_an_hour_that_is_told_twice_is_two_hours(stamps: list[str], seconds: lis
     )
     times = [e.time_ns for e in steps if e.time_ns is not None]
     assert [(new - old) // SECOND for old, new in pairwise(times)] == seconds
+
+
+def journal(*lines: tuple[float, str, str]) -> str:
+    """`journalctl -o json`: (seconds, the boot's id, message)."""
+    rows = (
+        {
+            "__REALTIME_TIMESTAMP": str(BASE_NS // 1000 + int(at * 1_000_000)),
+            "_BOOT_ID": boot * 32,
+            "_HOSTNAME": "n1",
+            "SYSLOG_IDENTIFIER": "kernel",
+            "MESSAGE": message,
+        }
+        for at, boot, message in lines
+    )
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+STARTED = "Linux version 5.15.0-113-generic (buildd@b) #123-Ubuntu SMP"
+LOST = "NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus."
+
+
+@pytest.mark.parametrize(
+    ("lines", "boots"),
+    [
+        ([(0, "a", STARTED), (600, "a", LOST), (900, "a", STARTED), (960, "a", LOST)], [0, 0, 0, 0]),  # told again
+        ([(0, "a", STARTED), (600, "a", LOST), (900, "b", STARTED), (960, "b", LOST)], [-1, -1, 0, 0]),
+        ([(0, "a", STARTED), (600, "a", LOST), (960, "b", LOST)], [-1, -1, 0]),  # without its first line
+    ],
+)
+def test_the_journals_ids_tell_boots_apart(
+    lines: list[tuple[float, str, str]], boots: list[int], tmp_path: Path
+) -> None:
+    (tmp_path / "n1.json").write_text(journal(*lines))
+    found = sorted(analyze([str(tmp_path)]).events, key=lambda e: e.evidence.line or 0)
+    assert [e.boot or 0 for e in found if e.kind in ("boot-start", "xid")] == boots

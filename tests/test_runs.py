@@ -152,3 +152,9 @@ def test_runs_of_two_agents_in_two_files_are_judged_apart() -> None:
     second = [{**e, "file": "second.log"} for e in raises(1, 60)]
     found = analyzed(case(raises(1, 0), ends(1, 101, 7), second, ends(1, 201, 67, agent=950, file="second.log")))
     assert [i.verdict.ranks for i in found.incidents] == [(1,), (1,)]
+
+
+def test_agents_of_no_known_host_are_not_held_against_each_other() -> None:
+    """In containers all agents have one number, and one file can hold the words of all of them."""
+    some = [{**e, "host": None} for e in (*raises(1, 0), ends(1, 101, 7), *raises(2, 20), ends(2, 202, 27))]
+    assert len(analyzed(case(some)).incidents) == 1

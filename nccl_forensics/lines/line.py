@@ -101,6 +101,7 @@ class Line(RawLine):
             "task": peeled.task,
             "host": peeled.host,
             "pid": peeled.pid,
+            "boot_id": peeled.boot_id,
             **known,
         }
         return Event(

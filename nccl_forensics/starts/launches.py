@@ -49,13 +49,11 @@ class _Failed:
     """The last line of its file on them."""
 
     def follows(self, before: _Failed) -> bool:
-        """Did other processes hold these seats before?"""
-        if self.told.pid == before.told.pid:
-            return False
+        """Did other processes hold these seats before? Agents in containers have one number on all hosts."""
         host = self.told.host
-        return self.agent == before.agent or (
-            host is not None and host == before.told.host and bool(self.seats & before.seats)
-        )
+        if host is None or host != before.told.host or self.told.pid == before.told.pid:
+            return False
+        return self.agent == before.agent or bool(self.seats & before.seats)
 
 
 def begun(events: Sequence[Event]) -> Iterator[Begun]:

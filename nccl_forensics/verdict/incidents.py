@@ -158,7 +158,7 @@ class _Moments:
     """Half-width of the error bar of the line that shows the onset."""
     detected_ns: int | None
     zone_known: bool = True
-    """Both were read on clocks whose zone is known."""
+    """The onset, or without one when it was noticed, was read on a clock whose zone is known."""
 
     @property
     def waited_s(self) -> float | None:
@@ -184,11 +184,11 @@ def _moments(hypotheses: Sequence[Hypothesis], verdict: Verdict, case: Case) -> 
 
 
 def _clocks_of(found: _Moments, struck_on: Set[str | None], case: Case) -> Iterator[str | None]:
-    """The clocks on which the moments that are told were read; dumps write UTC."""
+    """The clocks on which the onset was read, else those of when it was noticed; dumps write UTC."""
     seen = case.detected if case.job else None
-    if found.onset_ns is not None:
-        yield from struck_on or ({seen.clock} if seen is not None and not case.has_dumps else ())
-    if found.detected_ns is not None and seen is not None:
+    if found.onset_ns is not None and (struck_on or case.has_dumps):
+        yield from struck_on
+    elif seen is not None:
         yield seen.clock
 
 

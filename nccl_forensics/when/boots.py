@@ -35,11 +35,14 @@ def boots_of(events: Sequence[Event]) -> dict[int, int]:
 
 
 def _count_boots(inside: Iterable[Event]) -> Iterator[int]:
-    """For each event the boot that it is of, from 0."""
+    """For each event the boot that it is of, from 0: by the journal's own ids where lines have them."""
     boot, last_ns, seen = 0, None, False
+    last_id: str | None = None
     for event in inside:
         now_ns = event.stamp.boot_ns if event.stamp else None
-        if event.kind == "boot-start" and seen:
+        if event.boot_id is not None and last_id is not None:
+            boot, last_ns, seen = boot + (event.boot_id != last_id), now_ns, True
+        elif event.kind == "boot-start" and seen:
             boot, last_ns, seen = boot + 1, now_ns, False
         elif now_ns is not None:
             if last_ns is not None and now_ns + JITTER_NS < last_ns:
@@ -47,6 +50,7 @@ def _count_boots(inside: Iterable[Event]) -> Iterator[int]:
             last_ns, seen = now_ns, True
         elif event.stamp is not None:
             seen = True
+        last_id = event.boot_id or last_id
         yield boot
 
 

@@ -41,7 +41,14 @@ def _boots(case: Case) -> Iterator[_Boot]:
             if line - previous < ONE_START:
                 continue  # the banner, the command line and the like of one and the same start
             between = rows[bisect_left(numbers, previous) : bisect_left(numbers, line)]
+            if between and _is_one_boot(between[-1][2], by_line[line]):
+                continue
             yield _Boot(by_line[line], [event for _, _, event in sorted(between, key=lambda row: row[1])])
+
+
+def _is_one_boot(before: Event, start: Event) -> bool:
+    """Does the journal's id of the boot stand on both?"""
+    return start.boot_id is not None and start.boot_id == before.boot_id
 
 
 def _starts(case: Case) -> dict[str, dict[int, Event]]:

@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+FIRST_RUNS = HERE / "first_runs.md"
+"""What new cases gave when they were first run, round by round; kept by hand."""
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
 
 from judging import SURE, judged  # noqa: E402
@@ -222,7 +224,10 @@ def main() -> None:
     if given.write:
         page = HERE.parent / "docs" / "accuracy.md"
         command = f"python benchmarks/accuracy.py --seeds {given.seeds[0]} {given.seeds[1]} --write"
-        page.write_text(PAGE.format(command=command, tables=text), encoding="utf-8")
+        page.write_text(
+            PAGE.format(command=command, tables=text, first_runs=FIRST_RUNS.read_text(encoding="utf-8")),
+            encoding="utf-8",
+        )
 
 
 PAGE = """# How often the verdict is right
@@ -240,16 +245,7 @@ more.
 
 {tables}
 
-## New cases, the first time
-
-Cases written in the forms of real logs by somebody who knew neither the code nor the other cases, the right answer fixed
-before the first run (tests/cases/sight). The first run of a round is kept here as it was; its kinds of faults are mended
-afterwards, so that a later run of the same cases says nothing of new ones.
-
-| round | cases | first run: right | sure and wrong | kinds of what was amiss |
-| --- | --- | --- | --- | --- |
-| when-who, 1 December 2026 | 32 | 25 (78 %) | 1 | a year of a log without years (sure and wrong), the hour that summer time's end repeats, a home-made launcher's fields, a rank's card in its own words, files numbered by rank within groups, NCCL's channel lines alone, a host's full name for its short one |
-"""
+{first_runs}"""
 
 if __name__ == "__main__":
     main()

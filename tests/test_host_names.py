@@ -91,3 +91,24 @@ def test_a_bug_report_names_its_bundle_only_if_that_is_of_one_host(
     archive = shutil.make_archive(str(tmp_path / "sent"), "gztar", tmp_path, "bundle")
     (row,) = (r for r in analyze([archive]).rows if r.path.endswith("dmesg.txt"))
     assert row.host == host
+
+
+@pytest.mark.parametrize(
+    ("other", "host"),
+    [
+        ("kernel: usb 1-1: new high-speed USB device number 5 using xhci_hcd", None),
+        ("kernel: NVRM: Xid (PCI:0000:61:00): 79, pid=1234, name=python3, GPU has fallen off the bus.", None),
+        ("kernel: NVRM: Xid (PCI:0000:c1:00): 13, pid=1234, name=python3, Graphics Exception: ESR 0x404600", "n9"),
+    ],
+)
+def test_a_second_kernel_log_is_of_a_machine_only_if_it_is_like_its_own(
+    other: str, host: str | None, tmp_path: Path
+) -> None:
+    """A `dmesg` beside the log of a machine of which no job speaks."""
+    (tmp_path / "n9.log").write_text(f"2026-03-02T11:22:33.000000+00:00 n9 {other}\n" * 3)
+    (tmp_path / "dmesg.txt").write_text(
+        "[80344.400000] usb 1-4: new high-speed USB device number 3 using xhci_hcd\n"
+        "[81233.101300] NVRM: Xid (PCI:0000:c1:00): 79, pid=77, name=python3, GPU has fallen off the bus.\n"
+    )
+    (row,) = (r for r in analyze([str(tmp_path)]).rows if r.path.endswith("dmesg.txt"))
+    assert row.host == host

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nccl_forensics.catalog import kinds_marked
-from nccl_forensics.intake.sniff import OF_ONE_HOST
+from nccl_forensics.intake.sniff import KERNEL_FORMATS, OF_ONE_HOST
 from nccl_forensics.lines.stamps import DAY
 from nccl_forensics.model import Event, InputRow
 from nccl_forensics.names import short
@@ -84,10 +84,13 @@ class _Said:
     """File → the PCI addresses of GPUs in it."""
     cards_of: Mapping[str, frozenset[str]]
     """Short name of a host → the same of its lines."""
+    logged: frozenset[str]
+    """Short names of the hosts whose kernel's log is here under their own name."""
 
     @classmethod
     def by(cls, rows: Sequence[InputRow], events: Sequence[Event]) -> _Said:
         of_one_host = {row.path for row in rows if row.format in OF_ONE_HOST}
+        of_kernel = {row.path for row in rows if row.format in KERNEL_LOGS}
         elsewhere = _told_by_some(events)
         declared: dict[str, str] = {}
         hosts: dict[str, Counter[str]] = defaultdict(Counter)
@@ -116,6 +119,7 @@ class _Said:
             _days(on_hosts),
             _cards((event.evidence.source, event) for event in events),
             _cards(on_hosts),
+            frozenset(host for host, event in on_hosts if event.evidence.source in of_kernel),
         )
 
     def stated(self) -> dict[str, set[str]]:
@@ -223,6 +227,7 @@ def _host_by_name(row: InputRow, said: _Said, names: _Names) -> str | None:
 
 
 MOST_WORDS = 24
+KERNEL_LOGS = KERNEL_FORMATS - {"nvidia-bug-report"}
 
 
 def _spoken_of(row: InputRow, known: Mapping[str, str]) -> str | None:
@@ -273,14 +278,26 @@ FEWEST_CARDS = 2
 
 
 def _only_machine(row: InputRow, said: _Said) -> str | None:
-    """Of a host's own file, where the pile, or the job in it, speaks of one machine only, and of the same days."""
+    """Of a host's own file, where the pile, or the job in it, speaks of one machine only, and of the same days.
+
+    A second kernel log of a machine of which no job speaks must have a card or a day in common with the first.
+    """
     if row.format not in OF_ONE_HOST:
         return None
     machines = said.known if len(said.known) == 1 else said.of_jobs & said.known.keys()
     if len(machines) != 1:
         return None
     (host,) = machines
-    return said.known[host] if _can_be_of(row.path, host, said) else None
+    second = row.format in KERNEL_LOGS and host in said.logged and host not in said.of_jobs
+    tied = not second or _is_like(row.path, host, said)
+    return said.known[host] if tied and _can_be_of(row.path, host, said) else None
+
+
+def _is_like(path: str, host: str, said: _Said) -> bool:
+    """Have the lines of the file and of the host a card or a day in common?"""
+    here, there = said.days.get(path), said.days_of.get(host)
+    same_days = here is not None and there is not None and here[0] <= there[1] and there[0] <= here[1]
+    return same_days or not said.cards.get(path, frozenset()).isdisjoint(said.cards_of.get(host, frozenset()))
 
 
 def _can_be_of(path: str, host: str, said: _Said) -> bool:

@@ -27,6 +27,15 @@ class XidEntry:
     category: str
     scope: str
     """What it takes down: one of SCOPES."""
+    bucket: str | None
+    """What NVIDIA says to do first (`nvidia_bucket`: RESET_GPU, RESTART_APP, IGNORE …); None: not in its catalogue."""
+    kills: bool
+    """The process on that GPU does not go on, or may not."""
+
+    @property
+    def asks_for_reset(self) -> bool:
+        """Is the card itself not fit for use until it is reset?"""
+        return self.bucket == "RESET_GPU"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +80,8 @@ def xids() -> Mapping[int, XidEntry]:
             cause=one.get("supports"),
             category=one["category"],
             scope=one["scope"],
+            bucket=one.get("nvidia_bucket"),
+            kills=one.get("kills_job") != "false",
         )
     return found
 

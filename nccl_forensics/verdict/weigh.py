@@ -24,19 +24,21 @@ NOT_SHOWN = 0.79
 of what another cause would show as well: suspected, not identified."""
 SPEAKS_FOR_ALL = causes_marked("strikes-all")
 """Causes that strike more ranks than one, so that one late rank neither proves nor refutes them."""
+OF_PROGRAMS = causes_marked("of-the-program")
 _GIVES_WAY = {id_: cause.gives_way_to for id_, cause in causes().items()}
 """Cause → those to which it gives way by itself."""
 
 
 def _deeper(cause: str) -> frozenset[str]:
-    """All to which a cause gives way, also through others on the way; not those that give way to it in turn."""
+    """All to which a cause gives way, also through hardware on the way: what a program says of its end can be an echo
+    of anything."""
     found: set[str] = set()
-    ahead = [*_GIVES_WAY.get(cause, ())]
+    ahead = [*_GIVES_WAY[cause]]
     while ahead:
         other = ahead.pop()
         if other not in found:
             found.add(other)
-            ahead += _GIVES_WAY.get(other, ())
+            ahead += () if other in OF_PROGRAMS else _GIVES_WAY.get(other, ())
     return frozenset(found - {cause})
 
 
@@ -47,7 +49,14 @@ SAME_STORY = {
     if deeper
 }
 """What the same failure also looks like: the hypothesis on the left gives way to one on the right, on one subject."""
-PROVED = frozenset((id_, other) for id_, cause in causes().items() for other in cause.gives_way_if_stated)
+_IF_STATED = {id_: cause.gives_way_if_stated for id_, cause in causes().items()}
+PROVED = frozenset(
+    (id_, other)
+    for id_, others in SAME_STORY.items()
+    for other in others
+    if other in _IF_STATED[id_]
+    or (other not in _GIVES_WAY[id_] and any(other in _IF_STATED[between] for between in others))
+)
 """Pairs of those in which the right one must be stated by a line, not only inferred."""
 STANDS_ALONE = 1.5
 """Log-odds of its own lines from which on a cause gains by its place without reserve. Our judgement."""

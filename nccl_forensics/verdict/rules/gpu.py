@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nccl_forensics.catalog import kinds_marked, weight
+from nccl_forensics.catalog.xid import xids
 from nccl_forensics.model import Event, Finding, Gpu, number, text
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say
 from nccl_forensics.text.moments import SECOND
 from nccl_forensics.verdict.case import Case, at
 from nccl_forensics.verdict.rules import if_known, rule
-from nccl_forensics.verdict.rules.gpu_subjects import GpuHost
+from nccl_forensics.verdict.rules.gpu_subjects import GpuHost, ranks_on
 
 BURST_S = 120
 """Lines of one GPU failure follow within seconds; hung requests repeat every 45 s (Xid 119). Our judgement."""
@@ -263,8 +264,8 @@ def _cards(host: GpuHost, burst: Burst) -> Iterator[_Card]:
     for event in burst.events:
         if event.kind == "xid" and event.gpu_pci:
             by_gpu[event.gpu_pci].append(event)
-    for pci, xids in by_gpu.items():
-        yield _Card(host, pci, sorted(xids, key=_by_line))
+    for pci, lines in by_gpu.items():
+        yield _Card(host, pci, sorted(lines, key=_by_line))
 
 
 def _not_lost(host: GpuHost, burst: Burst) -> Iterator[Finding]:
@@ -284,6 +285,8 @@ def _not_lost(host: GpuHost, burst: Burst) -> Iterator[Finding]:
             yield _program(card, program)
         elif other := [e for e in card.xids if e.role == "cause"]:
             yield _other(card, other)
+        elif felt := _felt(card):
+            yield _on_the_late(card, felt)
 
 
 def _nvlink(host: GpuHost, burst: Burst) -> Finding | None:
@@ -426,6 +429,32 @@ def _other(card: _Card, events: Sequence[Event]) -> Finding:
         weight=weight("xid_other"),
         events=events[:3],
         gpus=card.gpus,
+    )
+
+
+def _felt(card: _Card) -> list[Event]:
+    """Xids of a late rank's own card that are no cause by themselves and end what runs there: that card is why."""
+    late = {rank for suspect in card.host.case.collectives.suspects for rank in suspect.ranks}
+    users = set(ranks_on(card.host.case, card.gpus))
+    if not users or not users <= late:
+        return []
+    entries = xids()
+    told = [(e, entries.get(number(e, "xid") or 0)) for e in card.xids if e.role == "symptom"]
+    return [e for e, entry in told if entry is not None and entry.kills and entry.bucket not in (None, "IGNORE")]
+
+
+def _on_the_late(card: _Card, felt: Sequence[Event]) -> Finding:
+    """What asks for a reset of the card says so by itself; what only ends a program may be the program's."""
+    first = next((e for e in felt if xids()[number(e, "xid") or 0].asks_for_reset), felt[0])
+    short = text(first, "short")
+    return card.host.finding(
+        cause=first.cause or "gpu_other",
+        says=say("GPU {pci}{where}: Xid {xid}", pci=card.pci, where=card.host.where, xid=number(first, "xid"))
+        + (say(" ({short})", short=short) if short else ""),
+        weight=weight("xid_on_the_late"),
+        events=[first, *(e for e in felt if e is not first)][:3],
+        gpus=card.gpus,
+        identifies=xids()[number(first, "xid") or 0].asks_for_reset,
     )
 
 

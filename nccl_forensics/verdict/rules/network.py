@@ -160,6 +160,7 @@ def peer_went_away(case: Case) -> Iterator[Finding]:
             "{witnesses} lost the connection to {full}{says}", witnesses=_witnesses(lines), full=host, says=end.says
         ),
         weight=weight("peer_gone") + end.weight,
+        identifies=len(lines) > 1,
         ranks=case.known.ranks_on(host),
         hosts=(host,),
         events=(lines[0], *end.events),
@@ -223,7 +224,8 @@ def _went_without_a_word(case: Case, host: str, lines: Iterable[Event]) -> _End 
     ranks = case.known.ranks_on(host)
     theirs = [e for e in case.events if e.host and same_host(e.host, host)]
     witnesses = {e.rank for e in lines if e.rank is not None}
-    if len(witnesses) < 2 or _tells_an_end(case, theirs, ranks):
+    store = [e for e in case.of("store-broken") if (named := text(e, "store_host")) and same_host(named, host)]
+    if (len(witnesses) < 2 and not store) or _tells_an_end(case, theirs, ranks):
         return None
     starts = [e for e in theirs if _is_a_restart(case, e)]
     if starts:
@@ -233,7 +235,9 @@ def _went_without_a_word(case: Case, host: str, lines: Iterable[Event]) -> _End 
         says = say(", whose processes stopped without a word of their own")
         return _End("node_lost", says, weight("log_may_be_cut"))
     says = say("; what the job wrote there is not in the pile")
-    return _End("process_missing", says, weight("peer_unexplained"))
+    if store:  # a network that lost traffic closes no socket
+        says = say(", whose store went away too; what the job wrote there is not in the pile")
+    return _End("process_missing", says, weight("launcher_gone" if store else "peer_unexplained"), tuple(store[:1]))
 
 
 def _tells_an_end(case: Case, theirs: Sequence[Event], ranks: tuple[int, ...]) -> bool:

@@ -483,14 +483,15 @@ def weigh(found: Sequence[Finding], case: Case) -> list[Hypothesis]:
 def _at_most(draft: Draft, hosts: Iterable[str], case: Case) -> float:
     """How sure one may be of a draft: less where nothing shows that its cause came in time, is of this job, and is no
     other that would show the same."""
+    own = [f for f in draft.findings if f.weight > WORTH_CITING and f.cause == draft.cause]
+    if case.job and own and not any(f.identifies for f in own):
+        return NOT_SHOWN
     if not case.job or draft.cause in advice.LOCATES:
         return SUREST
-    own = [f for f in draft.findings if f.weight > WORTH_CITING and f.cause == draft.cause]
     speaking = [e for f in own for e in f.events[:1]]
     in_time = not speaking or any(map(case.order_is_shown, speaking))
     of_this_job = bool(draft.ranks) or all(map(case.is_of_the_job, hosts))
-    told_apart = not own or any(f.identifies for f in own)
-    return SUREST if in_time and of_this_job and told_apart else NOT_SHOWN
+    return SUREST if in_time and of_this_job else NOT_SHOWN
 
 
 def _hypothesis(draft: Draft, log_odds: float, posterior: float, case: Case) -> Hypothesis:

@@ -89,6 +89,18 @@ def test_together_only_in_a_zone_that_nothing_speaks_for_is_possible_and_not_sho
     assert not timings.is_shown(fault)
 
 
+@pytest.mark.parametrize(("waited_s", "is_late"), [(0, True), (6, False)])
+def test_a_line_that_says_how_long_it_waited_tells_of_what_began_so_long_before(waited_s: int, is_late: bool) -> None:
+    """Xid 119 is written six seconds after the request that was not answered, and the job may have failed by then."""
+    here = of("kern.log", host=True, zone_s=0)
+    made = pair(here, of("job.log", host=False, zone_s=0), -5)
+    events = [replace(e, details={"waited_s": waited_s}, uncertainty_ns=0) for e in made.events]
+    timings, fault = timing(replace(made, events=tuple(events)))
+    seen = timings.failures[0]
+    timings = replace(timings, failures=(replace(seen, onset_ns=seen.seen_ns),))
+    assert (timings.of(fault) != IN_TIME) is is_late
+
+
 def test_hours_before_in_all_likely_zones_and_by_no_whole_zone_together_is_long_before() -> None:
     timings, fault = timing(pair(KERNEL, JOB, 601 + 3 * 3600 + 420))
     shift, why = timings.of(fault)

@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from nccl_forensics.when.offsets import Offsets, Step
 
 
-DRIFT_PPM = 20
-"""printk's clock against NTP time: 11.3 s after ten days were measured on a real server (kernel-log-formats.md §0.2),
-which is 13 ppm; half as much again for worse ones."""
-DRIFT_S = 15.0
-"""For `dmesg -T` stamps whose uptime isn't known: the measured 11.3 s and some."""
 UNCOMPARED_S = 300
 """How far two clocks may differ that nothing in the pile compares: what Kerberos (`clockskew`) and Slurm's munge
 (its credentials' life) put up with by default, so that a cluster beyond it is noticed."""
@@ -88,8 +83,10 @@ class Aligned:
         return slack
 
     def _slack_on_one_clock(self, a: Event, b: Event) -> int:
-        """What its lines state needs none."""
-        return sum(e.uncertainty_ns or 0 for e in (a, b) if e.time_basis != "stamp")
+        """What its lines state needs none, unless one of them multiplies the uptime instead (`dmesg -T`)."""
+        drifts = [e.stamp is not None and e.stamp.drifts for e in (a, b)]
+        beside = any(drifts) and not (all(drifts) and a.evidence.source == b.evidence.source)
+        return sum(e.uncertainty_ns or 0 for e in (a, b) if beside or e.time_basis != "stamp")
 
     def _slack_between_clocks(self, a: Event, b: Event) -> int:
         """Both error bars, and what two hosts may be apart by unless something watches both clocks."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import tzinfo
+from operator import attrgetter
 from statistics import median
 from typing import NamedTuple
 
 from nccl_forensics.model import Event, InputRow, Stamp, number
 from nccl_forensics.text.moments import SECOND
+from nccl_forensics.when.drift import Drift, grown
 from nccl_forensics.when.years import chains
 from nccl_forensics.when.zones import Zones, zone_of
 
@@ -19,6 +22,8 @@ INGESTED_NS = 60 * SECOND
 """Up to this uptime a line's wall time is that of ingestion."""
 BESIDE_NS = 2 * SECOND
 """How far apart a line's uptime and the UTC that it prints may be."""
+TOGETHER_NS = 600 * SECOND
+"""Lines within which printk's clock and the wall clock part by less than syslog's resolution. Our judgement."""
 
 
 def boots_of(events: Sequence[Event]) -> dict[int, int]:
@@ -53,6 +58,8 @@ def _count_boots(inside: Iterable[Event]) -> Iterator[int]:
 class Uptime(NamedTuple):
     """Where a kernel's clock, which counts from the boot, lies on the wall clock."""
 
+    at_ns: int
+    """The uptime at which that is so."""
     offset_ns: int
     """What to add to it for UTC."""
     bar_ns: int
@@ -64,6 +71,27 @@ class Uptime(NamedTuple):
     def assumed(self) -> bool:
         """Is the zone only assumed?"""
         return self.basis == "assumed"
+
+
+_at = attrgetter("at_ns")
+
+
+class KernelClock(NamedTuple):
+    """Where the clock of one boot lies at some uptimes, in their order."""
+
+    shown: tuple[Uptime, ...]
+    basis: str
+    """The surest of theirs."""
+
+    def at(self, uptime_ns: int) -> Uptime:
+        """By the lines that are nearest to it; the error grows with the distance to them."""
+        place = bisect_left(self.shown, uptime_ns, key=_at)
+        nearest = min(self.shown[max(0, place - 1) : place + 1], key=lambda shown: abs(shown.at_ns - uptime_ns))
+        first = bisect_left(self.shown, nearest.at_ns - TOGETHER_NS, key=_at)
+        end = bisect_right(self.shown, nearest.at_ns + TOGETHER_NS, key=_at)
+        offset_ns = int(median(shown.offset_ns for shown in self.shown[first:end]))
+        bar_ns = nearest.bar_ns + grown(uptime_ns - nearest.at_ns)
+        return Uptime(uptime_ns, offset_ns, bar_ns, self.basis)
 
 
 Boot = tuple[str, int]
@@ -86,7 +114,8 @@ def boot_offsets(
     declared: tzinfo | None,
     boots: Mapping[int, int],
     rows: Mapping[str, InputRow],
-) -> dict[Boot, Uptime]:
+    drifts: Mapping[int, Drift],
+) -> dict[Boot, KernelClock]:
     """Where the kernel clock of each boot lies, by its own lines, else by those of another file on the same boot."""
     lines = [
         _Line(event, (event.evidence.source, boots[id(event)]), event.stamp, event.stamp.boot_ns)
@@ -96,25 +125,27 @@ def boot_offsets(
     samples: dict[Boot, list[Uptime]] = defaultdict(list)
     for line in lines:
         if (epoch_ns := number(line.event, "epoch_ns")) is not None:
-            samples[line.boot].append(Uptime(epoch_ns - line.uptime_ns, BESIDE_NS, "reference"))
+            shown = Uptime(line.uptime_ns, epoch_ns - line.uptime_ns, BESIDE_NS, "reference")
+            samples[line.boot].append(shown)
         if line.stamp.wall_ns is not None and line.uptime_ns > INGESTED_NS:
             wall_ns = walls[id(line.event)]
             east_ns, basis, _ = zone_of(line.stamp, wall_ns, line.event, zones, declared, rows)
-            samples[line.boot].append(Uptime(wall_ns - east_ns - line.uptime_ns, line.stamp.resolution_ns, basis))
-    return _with_same_xids({boot: _middle(inside) for boot, inside in samples.items()}, lines)
+            drift = drifts.get(id(line.event))
+            bar_ns = line.stamp.resolution_ns + (drift.bar_ns if drift is not None else 0)
+            samples[line.boot].append(Uptime(line.uptime_ns, wall_ns - east_ns - line.uptime_ns, bar_ns, basis))
+    return _with_same_xids({boot: _narrowest(inside) for boot, inside in samples.items()}, lines)
 
 
-def _middle(samples: Sequence[Uptime]) -> Uptime:
-    """Of the samples with the narrowest error bar."""
+def _narrowest(samples: Sequence[Uptime]) -> KernelClock:
+    """Those with the narrowest error bar."""
     narrowest = min(sample.bar_ns for sample in samples)
-    chosen = [sample for sample in samples if sample.bar_ns == narrowest]
-    offset_ns = int(median(sample.offset_ns for sample in chosen))
+    chosen = sorted(sample for sample in samples if sample.bar_ns == narrowest)
     bases = {sample.basis for sample in chosen}
     surest = next((basis for basis in ("reference", "shared-event", "declared") if basis in bases), "assumed")
-    return Uptime(offset_ns, narrowest, surest)
+    return KernelClock(tuple(chosen), surest)
 
 
-def _with_same_xids(known: Mapping[Boot, Uptime], lines: Iterable[_Line]) -> dict[Boot, Uptime]:
+def _with_same_xids(known: Mapping[Boot, KernelClock], lines: Iterable[_Line]) -> dict[Boot, KernelClock]:
     """Also of boots whose lines tell no wall time: the same Xid at the same uptime stands in a log that does."""
     xids = [(line, _mark(line)) for line in lines if line.event.kind == "xid"]
     marks: dict[tuple[object, ...], Boot] = {}

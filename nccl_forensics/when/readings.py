@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from nccl_forensics.model import ClockRow, Event, InputRow, Stamp
 from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND
-from nccl_forensics.when.aligned import DRIFT_PPM, DRIFT_S, Arrival
+from nccl_forensics.when.aligned import Arrival
 from nccl_forensics.when.belief import ZoneOf
-from nccl_forensics.when.boots import Uptime, boot_offsets, boots_of
+from nccl_forensics.when.boots import KernelClock, boot_offsets, boots_of
+from nccl_forensics.when.drift import Drift, drifts_of
 from nccl_forensics.when.host_zones import zones_of_hosts
 from nccl_forensics.when.job_zones import zones_of_jobs
 from nccl_forensics.when.years import in_sections, walls_of_file, years_of
@@ -74,9 +75,11 @@ class Readings:
     years: Mapping[str, int | None]
     """File → year of its newest line that was written without one."""
     walls: Mapping[int, int]
-    """id(event) → its wall time, ns, as written, in the right year."""
+    """id(event) → its wall time, ns, as written, in the right year, and without what `dmesg -T` is known to be off."""
     zones: Zones
-    uptimes: Mapping[tuple[str, int], Uptime]
+    drifts: Mapping[int, Drift]
+    """id(event) → how far `dmesg -T` is off there."""
+    uptimes: Mapping[tuple[str, int], KernelClock]
     """(File, boot) → where its kernel clock lies."""
 
     @classmethod
@@ -94,10 +97,12 @@ class Readings:
         years = years_of(events, rows, year, arrivals)
         walls = walls_of_file(events, years, rows)
         zones = zones_of_hosts(events, walls, rows)
+        drifts = drifts_of(events, walls, zones, boots, rows)
+        walls |= {key: walls[key] - drift.late_ns for key, drift in drifts.items()}
         of_jobs = zones_of_jobs(events, walls, rows, zones, arrivals, entered)
         zones = Zones({**zones.of_files, **of_jobs}, zones.of_hosts)
-        uptimes = boot_offsets(events, walls, zones, zone, boots, rows)
-        return cls(rows, zone, boots, years, walls, zones, uptimes)
+        uptimes = boot_offsets(events, walls, zones, zone, boots, rows, drifts)
+        return cls(rows, zone, boots, years, walls, zones, drifts, uptimes)
 
     def read(self, event: Event) -> Reading | None:
         """By its wall time, else by its uptime; None without a stamp."""
@@ -123,7 +128,8 @@ class Readings:
         east_ns, basis, note = zone_of(stamp, wall_ns, event, self.zones, self.declared, self.rows)
         if not stamp.has_year and self.years.get(event.evidence.source) is None:
             note = f"{note}; the year is not in any file" if note else "the year is not in any file"
-        bar_ns = _uncertainty(stamp)
+        drift = self.drifts.get(id(event))
+        bar_ns = max(stamp.resolution_ns, 1_000_000) + (drift.bar_ns if drift is not None else 0)
         return Reading(
             clock=self._name(event, basis),
             basis=basis,
@@ -139,15 +145,16 @@ class Readings:
     def _by_uptime(self, event: Event, boot_ns: int) -> Reading:
         boot = self.boots[id(event)]
         clock = f"{event.host or event.evidence.source}: kernel clock, boot {boot}"
-        uptime = self.uptimes.get((event.evidence.source, boot))
-        if uptime is None:
+        kernel = self.uptimes.get((event.evidence.source, boot))
+        if kernel is None:
             note = "seconds since boot only; no line of this boot carries a wall-clock time"
             return Reading(clock=clock, basis="none", note=note)
+        uptime = kernel.at(boot_ns)
         return Reading(
             clock=clock,
             basis="boot-time",
             time_ns=boot_ns + uptime.offset_ns,
-            uncertainty_ns=uptime.bar_ns + int(abs(boot_ns) * DRIFT_PPM / 1_000_000),
+            uncertainty_ns=uptime.bar_ns,
             offset_ns=uptime.offset_ns,
             offset_bar_ns=uptime.bar_ns,
             assumed=uptime.assumed,
@@ -165,11 +172,3 @@ class Readings:
             return None  # a bug report holds the same boots several times over, newest first
         boot = self.boots[id(event)]
         return boot if event.stamp.boot_ns is not None or boot < 0 else None
-
-
-def _uncertainty(stamp: Stamp) -> int:
-    """Half-width of a wall time's error bar, ns."""
-    spread = max(stamp.resolution_ns, 1_000_000)
-    if stamp.drifts:
-        spread += (stamp.boot_ns or 0) * DRIFT_PPM // 1_000_000 if stamp.boot_ns else int(DRIFT_S * SECOND)
-    return spread

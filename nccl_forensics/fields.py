@@ -39,9 +39,9 @@ MeasureField = Literal[
 ]
 """Details that are measured: decimal, and whole where they happen to be."""
 FlagField = Literal[
-    "communication", "corrected", "cut", "dead", "early", "fatal", "first", "hw_thermal", "injected", "kills_context",
-    "load", "lost", "orderly", "registered", "remap_failed", "remap_pending", "repeated", "reset_required",
-    "retired_pending", "shm", "stuck", "whole_job",
+    "by_id", "communication", "corrected", "cut", "dead", "early", "fatal", "first", "hw_thermal", "injected",
+    "kills_context", "load", "lost", "orderly", "refuted", "registered", "remap_failed", "remap_pending", "repeated",
+    "reset_required", "retired_pending", "shm", "stuck", "whole_job",
 ]
 """Details that are true or false."""
 TextField = Literal[

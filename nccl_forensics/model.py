@@ -94,7 +94,9 @@ class Stamp:
     resolution_ns: int = 1_000_000_000
     """Of `wall_ns`; the true reading lies within it, after `wall_ns`."""
     drifts: bool = False
-    """`dmesg -T` and its kin: wall time computed from boot time, seconds off after days of uptime."""
+    """`dmesg -T` and its kin: wall time computed from boot time, minutes off after weeks of uptime."""
+    boot_id: str | None = None
+    """The journal's _BOOT_ID: the same for all that was written between two boots of a host, and for nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

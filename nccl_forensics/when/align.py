@@ -25,6 +25,7 @@ from nccl_forensics.text.moments import SECOND, is_dated, moment
 from nccl_forensics.when import between
 from nccl_forensics.when.aligned import Aligned, Arrival, ordered, whose_clock
 from nccl_forensics.when.belief import Beliefs, ZoneOf
+from nccl_forensics.when.boots import Up, with_shown
 from nccl_forensics.when.readings import Readings
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def align(
     Recorder, whose times are UTC as the rank's host has it; `places`: rank → host.
     """
     entered = _entered(dumps)
+    events = with_shown(events)
     by_path = {row.path: row for row in rows}
     placed = _placed(events, Readings.of(events, by_path, zone, year, arrivals, entered))
     aligned = _compared(placed, _Recorded(dumps, places or {}, entered))
@@ -130,6 +132,8 @@ def _placed(events: Sequence[Event], readings: Readings) -> _Placed:
     for event in placed:
         if event.clock is not None and event.clock not in owners:
             owners[event.clock] = whose_clock(event, beliefs.is_proved(event.clock))
+    up = Up(placed, owners)
+    placed = [replace(e, details={**e.details, "refuted": True}) if up.refutes(e) else e for e in placed]
     return _Placed(placed, clocks, frozenset(assumed), owners, beliefs)
 
 

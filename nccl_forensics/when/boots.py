@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import tzinfo
+from itertools import accumulate
 from operator import attrgetter
 from statistics import median
 from typing import NamedTuple
@@ -22,6 +23,9 @@ INGESTED_NS = 60 * SECOND
 """Up to this uptime a line's wall time is that of ingestion."""
 BESIDE_NS = 2 * SECOND
 """How far apart a line's uptime and the UTC that it prints may be."""
+UP_NS = 300 * SECOND
+"""How long before and after a boot was said to begin its host must have been up for it to be none: what syslog is late
+by, and clocks that are set at boot. Our judgement."""
 TOGETHER_NS = 600 * SECOND
 """Lines within which printk's clock and the wall clock part by less than syslog's resolution. Our judgement."""
 
@@ -40,11 +44,18 @@ def boots_of(events: Sequence[Event]) -> dict[int, int]:
 
 
 def _count_boots(inside: Iterable[Event]) -> Iterator[int]:
-    """For each event the boot that it is of, from 0."""
-    boot, last_ns, seen = 0, None, False
+    """For each event the boot that it is of, from 0: by the journal's ids, else by what begins a boot, and by uptime."""
+    boot, last_ns, last_id, seen = 0, None, None, False
     for event in inside:
         now_ns = event.stamp.boot_ns if event.stamp else None
-        if event.kind == "boot-start" and seen:
+        boot_id = event.stamp.boot_id if event.stamp else None
+        if boot_id is not None and last_id is not None:
+            boot += boot_id != last_id
+            last_ns, last_id, seen = now_ns, boot_id, True
+            yield boot
+            continue
+        last_id = boot_id or last_id
+        if event.kind == "boot-start" and seen and not _goes_on(now_ns, last_ns):
             boot, last_ns, seen = boot + 1, now_ns, False
         elif now_ns is not None:
             if last_ns is not None and now_ns + JITTER_NS < last_ns:
@@ -53,6 +64,85 @@ def _count_boots(inside: Iterable[Event]) -> Iterator[int]:
         elif event.stamp is not None:
             seen = True
         yield boot
+
+
+def _goes_on(now_ns: int | None, last_ns: int | None) -> bool:
+    """Does the uptime run on here? A boot's own first line has none to speak of."""
+    return now_ns is not None and last_ns is not None and now_ns > INGESTED_NS and now_ns + JITTER_NS >= last_ns
+
+
+def with_shown(events: Sequence[Event]) -> list[Event]:
+    """The events, with the beginning of each boot that only the journal's ids show, at its first line."""
+    begun = {
+        (e.evidence.source, e.stamp.boot_id)
+        for e in events
+        if e.kind == "boot-start" and e.stamp is not None and e.stamp.boot_id is not None
+    }
+    last: dict[str, str] = {}
+    found: list[Event] = []
+    for event in events:
+        if event.stamp is not None and (boot_id := event.stamp.boot_id) is not None:
+            source = event.evidence.source
+            if last.get(source, boot_id) != boot_id and (source, boot_id) not in begun:
+                begun.add((source, boot_id))
+                found.append(_first_of_boot(event))
+            last[source] = boot_id
+        found.append(event)
+    return found
+
+
+def _first_of_boot(event: Event) -> Event:
+    return Event(
+        kind="boot-start",
+        role="context",
+        evidence=event.evidence,
+        stamp=event.stamp,
+        host=event.host,
+        details={"by_id": True},
+    )
+
+
+class Up:
+    """When hosts are shown to have been up without a boot, so that what looks like one then is none.
+
+    By the journal's ids: from the first to the last line that bears one; by a line's uptime: for so long before it.
+    """
+
+    def __init__(self, events: Iterable[Event], owners: Mapping[str, str]) -> None:
+        """`events` have times; `owners`: clock → whose it is, so that times of one owner compare."""
+        self._owners = owners
+        by_id: dict[tuple[str, str], list[int]] = defaultdict(list)
+        spans: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for event in events:
+            stamp, owner = event.stamp, self._owner(event)
+            if owner is None or event.time_ns is None or stamp is None or stamp.drifts or stamp.wall_ns is None:
+                continue
+            if stamp.boot_id is not None:
+                by_id[owner, stamp.boot_id].append(event.time_ns)
+            elif stamp.boot_ns is not None:
+                spans[owner].append((event.time_ns, event.time_ns - stamp.boot_ns))
+        for (owner, _), times in by_id.items():
+            spans[owner].append((max(times), min(times)))
+        self._until: dict[str, list[int]] = {}
+        """Whose → ends of stretches, sorted."""
+        self._since: dict[str, list[int]] = {}
+        """Whose → the earliest begin of a stretch that ends there or later."""
+        for owner, own in spans.items():
+            own.sort()
+            self._until[owner] = [until for until, _ in own]
+            self._since[owner] = list(accumulate((since for _, since in reversed(own)), min))[::-1]
+
+    def _owner(self, event: Event) -> str | None:
+        return self._owners.get(event.clock) if event.host is not None and event.clock is not None else None
+
+    def refutes(self, start: Event) -> bool:
+        """Was its host up for minutes before and after?"""
+        owner = self._owner(start)
+        if start.kind != "boot-start" or start.time_ns is None or owner not in self._until:
+            return False
+        place = bisect_right(self._until[owner], start.time_ns + UP_NS)
+        since = self._since[owner][place : place + 1]
+        return bool(since) and since[0] < start.time_ns - UP_NS
 
 
 class Uptime(NamedTuple):

@@ -70,7 +70,8 @@ def _journal(fields: dict[str, Any], peeled: Peeled) -> None:
         if printk_us is not None and monotonic_us is not None and 0 <= monotonic_us - printk_us < 600_000_000:
             happened = received - (monotonic_us - printk_us)
         boot_ns = None if printk_us is None else printk_us * 1000
-        give(peeled, Stamp(wall_ns=happened * 1000, zone_s=0, boot_ns=boot_ns, resolution_ns=1000))
+        boot_id = _word(fields.get("_BOOT_ID"))
+        give(peeled, Stamp(wall_ns=happened * 1000, zone_s=0, boot_ns=boot_ns, resolution_ns=1000, boot_id=boot_id))
     peeled.host = _word(fields.get("_HOSTNAME")) or peeled.host
     peeled.program = _word(fields.get("SYSLOG_IDENTIFIER")) or _word(fields.get("_COMM")) or peeled.program
     peeled.pid = _number(fields.get("_PID")) or _number(fields.get("SYSLOG_PID")) or peeled.pid

@@ -40,6 +40,7 @@ def kernel_message(text: str, peeled: Peeled) -> str:
                 boot_ns=int(m[1]) * stamps.SECOND + int(m[2]) * 1000,
                 resolution_ns=old.resolution_ns,
                 drifts=old.drifts,
+                boot_id=old.boot_id,
             )
             text = after_blank(text, m.end())
         if text.startswith("[") and (m := CALLER.match(text)):

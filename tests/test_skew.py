@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from nccl_forensics.model import ClockRow
 from nccl_forensics.when import align, skew
 from nccl_forensics.when.bounds import Block, block
-from nccl_forensics.when.offsets import Offsets, Segment, Told
+from nccl_forensics.when.jumps import Told
+from nccl_forensics.when.offsets import Offsets, Segment
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import clocks as benchmark

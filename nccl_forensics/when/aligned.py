@@ -12,7 +12,8 @@ from nccl_forensics.text.moments import SECOND, is_dated
 from nccl_forensics.when.belief import CERTAIN, SHOWN, Beliefs, Chances
 
 if TYPE_CHECKING:
-    from nccl_forensics.when.offsets import Offsets, Step
+    from nccl_forensics.when.jumps import Step
+    from nccl_forensics.when.offsets import Offsets
 
 
 UNCOMPARED_S = 300

@@ -44,7 +44,7 @@ def boots_of(events: Sequence[Event]) -> dict[int, int]:
 
 
 def _count_boots(inside: Iterable[Event]) -> Iterator[int]:
-    """For each event the boot that it is of, from 0: by the journal's ids, else by what begins a boot, and by uptime."""
+    """For each event the boot that it is of, from 0: by the journal's ids, else by what begins a boot, and uptime."""
     boot, last_ns, last_id, seen = 0, None, None, False
     for event in inside:
         now_ns = event.stamp.boot_ns if event.stamp else None

@@ -34,7 +34,8 @@ from nccl_forensics.when.bounds import (
     told_by,
     windows_of,
 )
-from nccl_forensics.when.offsets import Cut, Offsets, Segment, Step, Told, after_cut, drift
+from nccl_forensics.when.jumps import Step, Told
+from nccl_forensics.when.offsets import Cut, Offsets, Segment, after_cut, drift
 
 
 def offsets(blocks: Sequence[Block], told: Sequence[Told] = ()) -> Offsets:

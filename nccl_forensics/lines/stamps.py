@@ -144,7 +144,7 @@ _FRACTION = r"(?:[.,](\d{1,9})\d*)?"
 MONTH_NAME: Final = r"[^\W\d_]{2,12}\.?|\d{1,2}[月월]"
 ISO: Final = re.compile(
     rf"(\d{{4}})[-/](\d\d)[-/](\d\d)[T ]{_TIME}{_FRACTION}"
-    r"(?:(Z|[+-]\d\d(?::?\d\d)?|(?: (?:UTC|GMT|Z|[+-]\d\d:?\d\d)))(?![\w:.]))?",
+    r"(?:(Z|[+-]\d\d(?::?\d\d)?|(?: (?:UTC|GMT|Z|[+-]\d\d:?\d\d)))(?![\w:.-]))?",
     re.ASCII,
 )
 WEEKDAY_ISO: Final = re.compile(

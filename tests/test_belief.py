@@ -123,6 +123,36 @@ def test_a_job_in_utc_beside_a_host_that_writes_its_zone() -> None:
     assert shift > -0.5
 
 
+def test_a_job_that_writes_its_zone_tells_where_its_host_stands() -> None:
+    """Nine hours east, as the job: there the fault and the wait fall together. A job in UTC would not tell it."""
+    local = pair(KERNEL, of("job.log", host=False, zone_s=9 * 3600), 601)
+    timings, fault = timing(local)
+    assert timings.of(fault) == IN_TIME
+    assert timings.is_shown(fault)
+    in_utc = pair(KERNEL, of("job.log", host=False, zone_s=0), 601 - 9 * 3600)
+    timings, fault = timing(in_utc)
+    assert not timings.is_shown(fault)
+
+
+def test_a_clock_that_counts_from_the_boot_tells_no_zone_of_its_host() -> None:
+    known = ZoneOf(host="n1", of_host=True, east_ns=0, proved=True)
+    bare = ZoneOf(host="n1", of_host=True, east_ns=0, proved=False)
+    sure = Beliefs({"wall": bare, "other": known}).apart("wall", None)
+    open_ = Beliefs({"wall": bare, "kernel": replace(known, by_uptime=True)}).apart("wall", None)
+    assert sure[0] > open_[0]
+    assert open_ == Beliefs({"wall": bare}).apart("wall", None)
+
+
+def test_what_ties_two_clocks_orders_them_and_what_is_like_one_of_them() -> None:
+    host = ZoneOf(host="n1", of_host=True, east_ns=0, proved=False)
+    job = ZoneOf(host="n1", of_host=False, east_ns=0, proved=False)
+    beliefs = Beliefs({"wall": host, "job": job, "job 2": replace(job, host="n2")}, {("wall", "job"): 9 * HOUR})
+    assert beliefs.apart("wall", "job") == {9 * HOUR: 1.0}
+    assert beliefs.apart("job", "wall") == {-9 * HOUR: 1.0}
+    assert beliefs.apart("wall", "job 2")[9 * HOUR] > 0.9
+    assert beliefs.apart("job 2", "wall")[-9 * HOUR] > 0.9
+
+
 def test_the_users_word_orders_what_nothing_proves() -> None:
     zone = timezone(timedelta(hours=5))
     made = pair(of("kern.log", host=True, zone_s=0), JOB, 601 + 5 * 3600, zone=zone)

@@ -26,8 +26,9 @@ from nccl_forensics.when.aligned import Aligned, Arrival, ordered, whose_clock
 from nccl_forensics.when.belief import Beliefs, ZoneOf
 from nccl_forensics.when.boots import Up, with_shown
 from nccl_forensics.when.jumps import Told, same_step
+from nccl_forensics.when.process_zones import Tie
 from nccl_forensics.when.readings import Readings
-from nccl_forensics.when.steps import Shown, Unwatched, shown
+from nccl_forensics.when.steps import Shown, Unwatched, of_any_zone, shown
 
 if TYPE_CHECKING:
     from nccl_forensics.recorder.dumps import Dump
@@ -128,7 +129,7 @@ def _placed(events: Sequence[Event], readings: Readings) -> _Placed:
                 clock=reading.clock,
             )
         )
-    beliefs = Beliefs(zones)
+    beliefs = Beliefs(zones, _tied(events, placed, readings.ties, zones))
     owners: dict[str, str] = {}
     for event in placed:
         if event.clock is not None and event.clock not in owners:
@@ -136,6 +137,21 @@ def _placed(events: Sequence[Event], readings: Readings) -> _Placed:
     up = Up(placed, owners)
     placed = [replace(e, details={**e.details, "refuted": True}) if up.refutes(e) else e for e in placed]
     return _Placed(placed, clocks, frozenset(assumed), owners, beliefs)
+
+
+def _tied(
+    events: Sequence[Event], placed: Sequence[Event], ties: Sequence[Tie], zones: Mapping[str, ZoneOf]
+) -> dict[tuple[str, str], int]:
+    """(Clock, clock) → by how much the difference of their readings is wrong, as processes that both name show."""
+    if not ties:
+        return {}
+    clocks = {id(event): made.clock for event, made in zip(events, placed, strict=True)}
+    found: dict[tuple[str, str], int] = {}
+    for tie in ties:
+        host, job = clocks[id(tie.of_host)], clocks[id(tie.of_job)]
+        if host is not None and job is not None and host != job:
+            found.setdefault((host, job), tie.apart_ns - zones[host].east_ns + zones[job].east_ns)
+    return found
 
 
 def _compared(placed: _Placed, recorded: _Recorded) -> Aligned:
@@ -161,8 +177,9 @@ def _compared(placed: _Placed, recorded: _Recorded) -> Aligned:
     clocks |= _clocks_of_dumps(offsets, owners)
     unwatched = [one for one in found if _was_unwatched(one.told(placed.events), offsets)]
     moved, clocks = _set_right(placed, moved, clocks, unwatched)
-    steps = (one.step(moved) for one in found)
-    unseen = [step for step in steps if not any(same_step(step, seen) for seen in offsets.steps)]
+    steps = [(one.step(moved), moved[one.first]) for one in found]
+    unseen = [step for step, _ in steps if not any(same_step(step, seen) for seen in offsets.steps)]
+    unseen += [loose for step, line in steps if (loose := of_any_zone(step, line)) is not None]
     return Aligned(
         tuple(moved),
         tuple(clocks[name] for name in sorted(clocks)),

@@ -77,6 +77,8 @@ class Aligned:
         low, high = min(times), max(times)
         whose = {self.whose(a), self.whose(b), *(short(e.host) for e in (a, b) if e.host)}
         for step in self.steps:
+            if a.clock == b.clock and not step.moment_known:
+                continue
             reach = abs(step.by_ns)
             lies_between = low <= step.before_ns + reach and high >= step.after_ns - reach
             if lies_between and (not step.clock or step.clock in whose):
@@ -95,7 +97,9 @@ class Aligned:
         tied = mine in self.compared and other in self.compared
         slack = (a.uncertainty_ns or 0) + (b.uncertainty_ns or 0)
         watched = tied and self._watched(a, mine) and self._watched(b, other)
-        of_one_host = mine == other and a.host is not None and b.host is not None
+        of_one_host = a.host is not None and b.host is not None and short(a.host) == short(b.host)
+        if mine != other and {mine, other} & self.compared:
+            of_one_host = False  # one was moved to the reference, and by how much the other is off is not known
         if not watched and not of_one_host and not _written_so(a, b):
             slack += UNCOMPARED_S * SECOND
         return slack

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 
 from nccl_forensics.lines.stamps import IN_USE_S, east_of, in_year_near, is_in_use
 from nccl_forensics.model import Event, InputRow, number
@@ -20,10 +21,12 @@ DRIFTED_NS = 720 * SECOND
 judgement."""
 
 
-def zones_of_hosts(events: Sequence[Event], walls: Mapping[int, int], rows: Mapping[str, InputRow]) -> Zones:
+def zones_of_hosts(
+    events: Sequence[Event], walls: Mapping[int, int], rows: Mapping[str, InputRow], boots: Mapping[int, int]
+) -> Zones:
     """What the files show; of several proofs for one file or host the first counts.
 
-    `walls`: id(event) → its written wall time, ns; `rows`: by path.
+    `walls`: id(event) → its written wall time, ns; `rows`: by path; `boots`: id(event) → boot in its file.
     """
     of_files: dict[str, KnownZone] = {}
     of_hosts: dict[str, KnownZone] = {}
@@ -37,6 +40,9 @@ def zones_of_hosts(events: Sequence[Event], walls: Mapping[int, int], rows: Mapp
                     of_hosts.setdefault(short(event.host), zone)
     for source, zone in _by_same_xid(events, walls):
         of_files.setdefault(source, zone)
+    for source, host, zone in _by_same_uptime(events, walls, boots):
+        of_files.setdefault(source, zone)
+        of_hosts.setdefault(host, zone)
     return Zones(of_files, of_hosts)
 
 
@@ -73,6 +79,40 @@ def _by_same_xid(events: Sequence[Event], walls: Mapping[int, int]) -> Iterator[
             east = _east(_in_year_of(utc_ns, walls[id(event)]), utc_ns, SAME_XID_NS, drifts=drifts)
             if east is not None:
                 yield event.evidence.source, KnownZone(east, "the same Xid stands in a log that writes its zone")
+
+
+_Boot = tuple[str, int]
+"""A file and the number of a boot in it."""
+
+
+def _by_same_uptime(
+    events: Sequence[Event], walls: Mapping[int, int], boots: Mapping[int, int]
+) -> Iterator[tuple[str, str, KnownZone]]:
+    """(File, host, zone), where another file dates a line at the same uptime, and so the same boot, in UTC."""
+    utc: dict[_Boot, list[int]] = defaultdict(list)
+    local: dict[_Boot, list[int]] = defaultdict(list)
+    printed: dict[tuple[str, str, int, str], set[_Boot]] = defaultdict(set)
+    for event in events:
+        stamp = event.stamp
+        if stamp is None or stamp.boot_ns is None or event.host is None:
+            continue
+        boot = event.evidence.source, boots[id(event)]
+        if (epoch_ns := number(event, "epoch_ns")) is not None:
+            utc[boot].append(epoch_ns - stamp.boot_ns)
+        if stamp.boot_ns <= LATE_BOOT_LINE_NS:
+            continue  # many boots print the same then
+        if stamp.wall_ns is not None and stamp.zone_s is not None:
+            utc[boot].append(walls[id(event)] - stamp.zone_s * SECOND - stamp.boot_ns)
+        elif stamp.wall_ns is not None and not stamp.drifts:
+            local[boot].append(walls[id(event)] - stamp.boot_ns)
+        printed[event.kind, short(event.host), stamp.boot_ns // 1000, event.evidence.text[-160:]].add(boot)
+    for (_, host, *_), shared in printed.items():
+        for one in shared & local.keys():
+            for other in (shared & utc.keys()) - {one}:
+                local_ns, utc_ns = int(median(local[one])), int(median(utc[other]))
+                east = _east(_in_year_of(utc_ns, local_ns), utc_ns, LATE_BOOT_LINE_NS, drifts=False)
+                if east is not None:
+                    yield one[0], host, KnownZone(east, f"{other[0]} dates the same uptime in UTC")
 
 
 def _east(local_ns: int, utc_ns: int, within_ns: int, *, drifts: bool) -> int | None:

@@ -18,6 +18,8 @@ class Step:
     """It happened between these, on the reference clock."""
     by_ns: int
     """How far it jumped, about."""
+    moment_known: bool = True
+    """False: it is told on a clock whose zone nothing proves, and the moments reach over all zones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

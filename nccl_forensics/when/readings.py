@@ -16,6 +16,7 @@ from nccl_forensics.when.boots import KernelClock, boot_offsets, boots_of
 from nccl_forensics.when.drift import Drift, drifts_of
 from nccl_forensics.when.host_zones import zones_of_hosts
 from nccl_forensics.when.job_zones import zones_of_jobs
+from nccl_forensics.when.process_zones import Tie, zones_of_processes
 from nccl_forensics.when.years import in_sections, walls_of_file, years_of
 from nccl_forensics.when.zones import Zones, is_of_host, zone_of
 
@@ -81,6 +82,8 @@ class Readings:
     """id(event) → how far `dmesg -T` is off there."""
     uptimes: Mapping[tuple[str, int], KernelClock]
     """(File, boot) → where its kernel clock lies."""
+    ties: Sequence[Tie]
+    """Lines of hosts and jobs whose zones are not known, but how far they are apart."""
 
     @classmethod
     def of(
@@ -96,13 +99,18 @@ class Readings:
         boots = boots_of(events)
         years = years_of(events, rows, year, arrivals)
         walls = walls_of_file(events, years, rows)
-        zones = zones_of_hosts(events, walls, rows)
+        zones = zones_of_hosts(events, walls, rows, boots)
         drifts = drifts_of(events, walls, zones, boots, rows)
         walls |= {key: walls[key] - drift.late_ns for key, drift in drifts.items()}
         of_jobs = zones_of_jobs(events, walls, rows, zones, arrivals, entered)
         zones = Zones({**zones.of_files, **of_jobs}, zones.of_hosts)
+        by_processes, ties = zones_of_processes(events, walls, rows, zones, drifts)
+        if by_processes:
+            zones = Zones(zones.of_files, {**by_processes, **zones.of_hosts})
+            of_jobs = zones_of_jobs(events, walls, rows, zones, arrivals, entered)
+            zones = Zones({**of_jobs, **zones.of_files}, zones.of_hosts)
         uptimes = boot_offsets(events, walls, zones, zone, boots, rows, drifts)
-        return cls(rows, zone, boots, years, walls, zones, drifts, uptimes)
+        return cls(rows, zone, boots, years, walls, zones, drifts, uptimes, ties)
 
     def read(self, event: Event) -> Reading | None:
         """By its wall time, else by its uptime; None without a stamp."""
@@ -121,6 +129,7 @@ class Readings:
             east_ns=-reading.offset_ns if reading.basis not in UNZONED and reading.offset_ns is not None else 0,
             proved=not (reading.assumed or reading.declared),
             declared=reading.declared,
+            by_uptime=reading.basis in UNZONED,
         )
 
     def _by_wall(self, event: Event, stamp: Stamp) -> Reading:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from nccl_forensics.catalog import kinds_marked
 from nccl_forensics.model import ClockRow, Event
+from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND, moment
 from nccl_forensics.when.boots import INGESTED_NS
 from nccl_forensics.when.drift import grown
@@ -20,6 +21,8 @@ from nccl_forensics.when.jumps import Step, Told, same_step
 TIME_SET = kinds_marked("time-set")
 SETS_NS = 5 * SECOND
 """How far wall time and uptime must jump apart between two lines: syslog's lines come seconds late. Our judgement."""
+FURTHEST_S = 14 * 3600
+"""From UTC that any zone in use lies."""
 ALIKE_NS = 2 * SECOND
 """How far two lines on one side of such a jump may disagree. Our judgement."""
 
@@ -50,6 +53,20 @@ class Shown:
         if self.last is not None:
             after_ns = min(after_ns, _time_ns(events[self.last]))
         return Step(clock=self.clock, after_ns=after_ns, before_ns=before_ns, by_ns=self.by_ns)
+
+
+def of_any_zone(step: Step, event: Event) -> Step | None:
+    """The same for the host's clock, where the line that tells it is on one whose zone is not known."""
+    if event.host is None or step.clock == short(event.host):
+        return None
+    far = FURTHEST_S * SECOND
+    return replace(
+        step,
+        clock=short(event.host),
+        after_ns=step.after_ns - far,
+        before_ns=step.before_ns + far,
+        moment_known=False,
+    )
 
 
 def _time_ns(event: Event) -> int:

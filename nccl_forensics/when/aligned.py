@@ -100,6 +100,8 @@ class Aligned:
         of_one_host = a.host is not None and b.host is not None and short(a.host) == short(b.host)
         if mine != other and {mine, other} & self.compared:
             of_one_host = False  # one was moved to the reference, and by how much the other is off is not known
+        if a.time_basis != "stamp" or b.time_basis != "stamp":
+            of_one_host = False  # its neighbours need not be of the host that it speaks of
         if not watched and not of_one_host and not _written_so(a, b):
             slack += UNCOMPARED_S * SECOND
         return slack

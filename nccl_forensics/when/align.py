@@ -244,7 +244,7 @@ def _offsets(placed: _Placed, recorded: _Recorded, found: Sequence[Shown]) -> Of
     offsets = skew.offsets(blocks, [*shown_by_waits, *told])
     for wait in waits:
         if not wait.set_by_ns:
-            offsets.kept(wait.clock, wait.after_ns)
+            offsets.kept(wait.clock, wait.before_ns, wait.after_ns)
     for one in shown_by_waits:
         offsets.set_later(one)
     seen = offsets.steps

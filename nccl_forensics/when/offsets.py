@@ -144,13 +144,19 @@ class Offsets:
                 return True
         return False
 
-    def kept(self, clock: str, reading_ns: int) -> None:
-        """Nobody had set `clock` between its last meeting and this reading, as another clock of its host shows."""
+    def kept(self, clock: str, since_ns: int, until_ns: int) -> None:
+        """Nobody had set `clock` between these two readings, as another clock of its host shows.
+
+        It is watched until then if it was trusted up to the first: it may have been set between its last meeting and a
+        wait that began minutes later.
+        """
         segments = self._segments.get(clock)
         if segments:
-            last, reading = segments[-1], float(reading_ns - self._base)
-            if reading >= last.last and last.held[0] <= last.held[1]:
-                last.held = last.held[0], max(last.held[1], reading - last.shift(reading))
+            last, since, until = segments[-1], float(since_ns - self._base), float(until_ns - self._base)
+            reach = TRUSTED * (last.held[1] - last.held[0])
+            begun = since - last.shift(since)
+            if until >= last.last and last.held[0] <= last.held[1] and begun <= last.held[1] + reach:
+                last.held = last.held[0], max(last.held[1], until - last.shift(until))
 
     def set_later(self, told: Told) -> None:
         """A clock was set, for all that is known between two of its readings; later ones differ."""

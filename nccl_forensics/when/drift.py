@@ -21,6 +21,8 @@ from nccl_forensics.when.zones import Zones, is_of_host
 RATE_PPM = 280
 """How fast printk's clock and the disciplined wall clock part at most. 11.5 minutes after 47 days were seen, which is
 170 ppm, and 11.3 s after ten days (13 ppm) elsewhere; the rest is our judgement."""
+BOOTED_NS = SECOND
+"""How well dmesg knows the moment of the boot: to a second, where it has that from sysinfo(2)."""
 UNKNOWN_UPTIME_NS = 50 * 86_400 * SECOND
 """Of a line whose boot nothing shows. Our judgement: nodes of clusters are seldom up for longer."""
 MOST_NS = 1800 * SECOND
@@ -83,7 +85,7 @@ def drifts_of(
         booted_ns = elsewhere.booted_ns(inside)
         for event in inside:
             up_ns = _uptime_ns(event, walls[id(event)], booted_ns)
-            found[id(event)] = _by_nearest(walls[id(event)], known, Drift(0, grown(up_ns)))
+            found[id(event)] = _by_nearest(walls[id(event)], known, Drift(0, BOOTED_NS + grown(up_ns)))
     return found
 
 

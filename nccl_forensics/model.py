@@ -427,3 +427,5 @@ class Incident:
     """Which job of several in the pile, as people call it."""
     zone_known: bool = True
     """The zone of the clocks that tell its moments is written, proved, or the user's word; else UTC is a guess."""
+    onset_written: str | None = None
+    """The onset in words, as its own clock writes it, where that gives no moment in UTC beside the other clocks."""

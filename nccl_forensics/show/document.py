@@ -369,7 +369,7 @@ def _incident(i: Incident, primary: int | None) -> dict[str, Any]:
         "onset": rfc3339(i.onset_ns),
         "onset_uncertainty_s": _seconds(i.onset_uncertainty_ns) if rfc3339(i.onset_ns) else None,
         "detected": rfc3339(i.detected_ns),
-        **_known(zone_not_written=None if i.zone_known else True, onset_written=_without_year(i)),
+        **_known(zone_not_written=None if i.zone_known else True, onset_written=i.onset_written or _without_year(i)),
         "ended": rfc3339(i.ended_ns),
         "collective": _collective(i.collective),
         "verdict": _verdict(i.verdict),

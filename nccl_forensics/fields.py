@@ -28,8 +28,9 @@ NumberField = Literal[
     "state", "state2", "status", "step", "step2", "stuck_s", "svc", "switch", "sxid", "t2", "table", "tag", "taint",
     "target", "target_pid", "task_memcg", "temp", "temp2", "temperature_c", "tested", "text", "thr", "timeout",
     "timeout_ms", "to", "total", "total_bytes", "ts_end", "ts_start", "type", "uid", "unit2", "ups", "us", "usage",
-    "used_percent", "usual", "uuid", "value", "vendor", "vm", "w", "wait_ms", "waited_ms", "waiting_rank", "warn", "wc",
-    "what", "what2", "where", "why", "width", "will", "worker_pid", "world_size", "wrong", "xid", "zone", "zone_s",
+    "used_percent", "usual", "uuid", "value", "vendor", "vm", "w", "wait_ms", "waited_ms", "waited_s", "waiting_rank",
+    "warn", "wc", "what", "what2", "where", "why", "width", "will", "worker_pid", "world_size", "wrong", "xid", "zone",
+    "zone_s",
 ]
 """Details that are whole numbers, of some kind at least."""
 MeasureField = Literal[
@@ -38,9 +39,9 @@ MeasureField = Literal[
 ]
 """Details that are measured: decimal, and whole where they happen to be."""
 FlagField = Literal[
-    "communication", "corrected", "cut", "dead", "early", "fatal", "first", "hw_thermal", "injected", "kills_context",
-    "load", "lost", "orderly", "registered", "remap_failed", "remap_pending", "repeated", "reset_required",
-    "retired_pending", "shm", "stuck", "whole_job",
+    "by_id", "communication", "corrected", "cut", "dead", "early", "fatal", "first", "hw_thermal", "injected",
+    "kills_context", "load", "lost", "orderly", "refuted", "registered", "remap_failed", "remap_pending", "repeated",
+    "reset_required", "retired_pending", "shm", "stuck", "whole_job",
 ]
 """Details that are true or false."""
 TextField = Literal[

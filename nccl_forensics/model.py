@@ -94,7 +94,7 @@ class Stamp:
     resolution_ns: int = 1_000_000_000
     """Of `wall_ns`; the true reading lies within it, after `wall_ns`."""
     drifts: bool = False
-    """`dmesg -T` and its kin: wall time computed from boot time, seconds off after days of uptime."""
+    """`dmesg -T` and its kin: wall time computed from boot time, minutes off after weeks of uptime."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,8 @@ class Event:
     relayed: bool = False
     """Another process tells this of `rank`: the line's file, and the host that wrote it, need not be that rank's."""
     boot_id: str | None = None
-    """The journal's _BOOT_ID: one for each start of a machine (sd-id128, /proc/sys/kernel/random/boot_id)."""
+    """The journal's _BOOT_ID: one for each start of a machine, the same for all written until the next (sd-id128,
+    /proc/sys/kernel/random/boot_id)."""
     # set by align:
     time_ns: int | None = None
     """On the reference clock (UTC). In 1972 where nothing in the pile tells the year: then only differences count."""
@@ -432,3 +433,5 @@ class Incident:
     zone_known: bool = True
     """The zone of the clocks that tell its onset, or else when it was noticed, is written, proved, or the user's word;
     otherwise UTC is a guess."""
+    onset_written: str | None = None
+    """The onset in words, as its own clock writes it, where that gives no moment in UTC beside the other clocks."""

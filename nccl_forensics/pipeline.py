@@ -130,11 +130,16 @@ def _one_job(pile: Pile, declared: _Declared) -> Analysis:
     failing = rates.rates(inside.events, rows, known)
     rows = covered(rows, aligned.events)
     of_newest = replace(aligned, events=spans[-1].events)
+    shown = replace(aligned, events=inside.events)
+    if inside.dumps:
+        from nccl_forensics.when.recorded import with_dumps  # numpy: only when there are dumps
+
+        shown = with_dumps(shown, inside.dumps, {rank: place.host for rank, place in known.ranks.items()})
     return Analysis(
         rows=tuple(rows),
-        events=inside.events,
+        events=shown.events,
         known=known,
-        clocks=aligned.clocks,
+        clocks=shown.clocks,
         incidents=rates.with_offenders(incidents, failing),
         primary=primary.id if primary else None,
         ranks=primary.ranks if primary else no_incident_ranks(of_newest, known, collectives, rows),

@@ -30,6 +30,8 @@ XID = re.compile(load("xid")["meta"]["line_regex"])
 SXID = re.compile(load("xid")["meta"]["sxid_regex"])
 CAUSED_BY = re.compile(load("xid")["meta"]["caused_by_regex"])
 INJECTED = re.compile(r"\binject(?:ed|ion)\b", re.IGNORECASE)
+WAITED = re.compile(r"Timeout after (\d{1,4})s of waiting for RPC")
+"""Of 119 and 120: the fault is so much older than the line."""
 LINK = re.compile(r"\bLink (\d{1,3})\b", re.IGNORECASE)
 RECOVERY = re.compile(
     r"recovery action changed from (?P<old>0x[0-9a-f]+) \([^)]*\) to (?P<new>0x[0-9a-f]+)(?: \((?P<word>[^)]*)\))?"
@@ -149,7 +151,8 @@ def _xid(line: Line, found: re.Match[str]) -> Event:
 
 
 def _xid_fields(found: re.Match[str], message: str) -> dict[str, Detail]:
-    """What any Xid may say beyond its number: program, MIG instance, the Xid before, link, whether it was injected."""
+    """What any Xid may say beyond its number: program, MIG instance, the Xid before, link, whether it was injected, how
+    long the driver had waited."""
     fields: dict[str, Detail] = {}
     if name := _plain(found["name"]):
         fields["name"] = name[:64]
@@ -162,6 +165,8 @@ def _xid_fields(found: re.Match[str], message: str) -> dict[str, Detail]:
         fields["link"] = int(link[1])
     if INJECTED.search(message):
         fields["injected"] = True
+    if waited := WAITED.match(message):
+        fields["waited_s"] = int(waited[1])
     return fields
 
 

@@ -89,6 +89,18 @@ def test_together_only_in_a_zone_that_nothing_speaks_for_is_possible_and_not_sho
     assert not timings.is_shown(fault)
 
 
+@pytest.mark.parametrize(("waited_s", "is_late"), [(0, True), (6, False)])
+def test_a_line_that_says_how_long_it_waited_tells_of_what_began_so_long_before(waited_s: int, is_late: bool) -> None:
+    """Xid 119 is written six seconds after the request that was not answered, and the job may have failed by then."""
+    here = of("kern.log", host=True, zone_s=0)
+    made = pair(here, of("job.log", host=False, zone_s=0), -5)
+    events = [replace(e, details={"waited_s": waited_s}, uncertainty_ns=0) for e in made.events]
+    timings, fault = timing(replace(made, events=tuple(events)))
+    seen = timings.failures[0]
+    timings = replace(timings, failures=(replace(seen, onset_ns=seen.seen_ns),))
+    assert (timings.of(fault) != IN_TIME) is is_late
+
+
 def test_hours_before_in_all_likely_zones_and_by_no_whole_zone_together_is_long_before() -> None:
     timings, fault = timing(pair(KERNEL, JOB, 601 + 3 * 3600 + 420))
     shift, why = timings.of(fault)
@@ -109,6 +121,36 @@ def test_a_job_in_utc_beside_a_host_that_writes_its_zone() -> None:
     timings, fault = timing(pair(of("kern.log", host=True, zone_s=3600), JOB, 601 - 3600))
     shift, _ = timings.of(fault)
     assert shift > -0.5
+
+
+def test_a_job_that_writes_its_zone_tells_where_its_host_stands() -> None:
+    """Nine hours east, as the job: there the fault and the wait fall together. A job in UTC would not tell it."""
+    local = pair(KERNEL, of("job.log", host=False, zone_s=9 * 3600), 601)
+    timings, fault = timing(local)
+    assert timings.of(fault) == IN_TIME
+    assert timings.is_shown(fault)
+    in_utc = pair(KERNEL, of("job.log", host=False, zone_s=0), 601 - 9 * 3600)
+    timings, fault = timing(in_utc)
+    assert not timings.is_shown(fault)
+
+
+def test_a_clock_that_counts_from_the_boot_tells_no_zone_of_its_host() -> None:
+    known = ZoneOf(host="n1", of_host=True, east_ns=0, proved=True)
+    bare = ZoneOf(host="n1", of_host=True, east_ns=0, proved=False)
+    sure = Beliefs({"wall": bare, "other": known}).apart("wall", None)
+    open_ = Beliefs({"wall": bare, "kernel": replace(known, by_uptime=True)}).apart("wall", None)
+    assert sure[0] > open_[0]
+    assert open_ == Beliefs({"wall": bare}).apart("wall", None)
+
+
+def test_what_ties_two_clocks_orders_them_and_what_is_like_one_of_them() -> None:
+    host = ZoneOf(host="n1", of_host=True, east_ns=0, proved=False)
+    job = ZoneOf(host="n1", of_host=False, east_ns=0, proved=False)
+    beliefs = Beliefs({"wall": host, "job": job, "job 2": replace(job, host="n2")}, {("wall", "job"): 9 * HOUR})
+    assert beliefs.apart("wall", "job") == {9 * HOUR: 1.0}
+    assert beliefs.apart("job", "wall") == {-9 * HOUR: 1.0}
+    assert beliefs.apart("wall", "job 2")[9 * HOUR] > 0.9
+    assert beliefs.apart("job 2", "wall")[-9 * HOUR] > 0.9
 
 
 def test_the_users_word_orders_what_nothing_proves() -> None:

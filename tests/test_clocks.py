@@ -1,6 +1,7 @@
 """Stamps of several files on one clock: tests/cases/clocks/CASE.json (short_form.py).
 
-`want`, by the events' order in the case: `times` (RFC 3339 or null), `time_bases`, `bar_at_least_s`, `boots`, `order`
+`want`, by the events' order in the case: `times` (RFC 3339 or null), `time_bases`, `bar_at_least_s`, `bar_at_most_s`,
+`boots`, `order`
 ([a, b, does a come before b? null: open]), `gap_s` ([a, b, seconds]), `sequence` (order on the timeline); and of
 the clocks, by name: `bases`, `clock_offsets`. `arrivals`: when dumps say that a collective was entered, UTC.
 """
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from short_form import BASE_NS, SECOND, cases, events, load, rows, stamp, with_faults
 
 from nccl_forensics.errors import InputError
-from nccl_forensics.lines.stamps import with_year
+from nccl_forensics.lines.stamps import IN_USE_S, with_year
 from nccl_forensics.model import Event, Evidence, InputRow, Stamp
 from nccl_forensics.pipeline import analyze
 from nccl_forensics.text.moments import rfc3339
@@ -56,6 +57,9 @@ def test_case(path: Path) -> None:
     for event, bar in zip(found, want.get("bar_at_least_s", ()), strict=False):
         assert event.uncertainty_ns is not None
         assert event.uncertainty_ns >= bar * SECOND
+    for event, bar in zip(found, want.get("bar_at_most_s", ()), strict=False):
+        assert event.uncertainty_ns is not None
+        assert event.uncertainty_ns <= bar * SECOND
     if "time_bases" in want:
         assert [e.time_basis for e in found] == want["time_bases"]
     if "boots" in want:
@@ -127,11 +131,11 @@ def test_no_order_is_claimed_inside_the_error_bars(gap_ns: int, resolution_ns: i
 
 @settings(max_examples=100, deadline=None)
 @given(
-    zone_s=st.integers(-48, 56).map(lambda q: q * 900),
+    zone_s=st.sampled_from(IN_USE_S),
     gaps=st.lists(st.integers(1, 3600), min_size=2, max_size=6),
 )
 def test_a_zone_found_beside_a_printed_utc_is_the_right_one(zone_s: int, gaps: list[int]) -> None:
-    """A host on any zone of whole quarters, that printed UTC once, is read within its resolution."""
+    """A host on any zone in use, that printed UTC once, is read within its resolution."""
     utc = [BASE_NS + sum(gaps[:n]) * SECOND for n in range(len(gaps))]
     made = []
     for n, at in enumerate(utc):
@@ -154,6 +158,30 @@ def test_with_year_moves_nothing_but_the_year(year: int, day: int, rest: int) ->
     assert back is not None
     assert moved[:4] == str(year)
     assert moved[4:] == back[4:] or (back[4:10] == "-02-29" and moved[4:10] == "-03-01" and moved[10:] == back[10:])
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    day=st.integers(244, 365),  # of September to December: no 29 February within
+    gaps=st.lists(st.integers(1, 14 * 86_400), min_size=2, max_size=4),
+    files=st.lists(st.integers(0, 1), min_size=5, max_size=5),
+)
+def test_stamps_without_a_year_keep_their_order_and_gaps_over_new_year(
+    day: int, gaps: list[int], files: list[int]
+) -> None:
+    """However the lines of one season lie in two files, January comes after December."""
+    begin = 63_072_000 * SECOND + day * 86_400 * SECOND  # in 1972, as the reader of stamps has it
+    made, true = [], []
+    for n in range(len(gaps) + 1):
+        true.append(begin + sum(gaps[:n]) * SECOND)
+        written = Stamp(wall_ns=with_year(true[-1], 1972), has_year=False)
+        place = Evidence(source=f"{files[n]}.log", line=n + 1, text="x")
+        made.append(Event(kind="link-up", role="context", evidence=place, stamp=written, host="n1"))
+    made.sort(key=lambda e: e.evidence.source)
+    found = sorted(align.align(made, rows({}, made)).events, key=lambda e: e.evidence.line or 0)
+    times = [e.time_ns or 0 for e in found]
+    assert [t - times[0] for t in times] == [t - true[0] for t in true]
+    assert all(rfc3339(t) is None for t in times)
 
 
 # --- zones ----------------------------------------------------------------------------------------------------------
@@ -233,4 +261,5 @@ def test_the_journals_ids_tell_boots_apart(
 ) -> None:
     (tmp_path / "n1.json").write_text(journal(*lines))
     found = sorted(analyze([str(tmp_path)]).events, key=lambda e: e.evidence.line or 0)
-    assert [e.boot or 0 for e in found if e.kind in ("boot-start", "xid")] == boots
+    lines_of_boots = [e for e in found if e.kind in ("boot-start", "xid") and "by_id" not in e.details]
+    assert [e.boot or 0 for e in lines_of_boots] == boots

@@ -120,6 +120,23 @@ def test_job_logs_keep_their_name() -> None:
     assert sniff.sniff(job + df, "out.txt") == "job-log"
 
 
+@pytest.mark.parametrize(
+    ("line", "format_"),
+    [
+        (b"2026-06-11 23:39:59,872 \x1b[32mINFO\x1b[0m train.py:166] [rank 6] step 1\n", "job-log"),
+        (b"2026-06-11 23:39:59,872 INFO train.py:166] [rank 6] step 1\n", "job-log"),
+        (b"2026-06-11 23:39:59,872 [INFO] trainer: step 1\n", "job-log"),
+        (b"2026-06-11 23:39:59,872 WARNING trainer: slow\n", "job-log"),
+        (b"2026-06-11 23:39:59.872 n1 systemd[1]: Started.\n", "syslog"),
+        (b"Jun 11 23:39:59 information dhclient: bound\n", "syslog"),
+        (b"2026-06-11T23:39:59.872000+00:00 n1 kernel: usb 1-1: new device\n", "syslog"),
+    ],
+)
+def test_a_programs_own_logger_makes_no_system_log(line: bytes, format_: str) -> None:
+    """Else its times would be read in its host's zone."""
+    assert sniff.sniff(line * 3, "slurm-8137771.out") == format_
+
+
 @pytest.mark.slow
 def test_damage_never_raises() -> None:
     """Every case cut, doubled, with its digits and separators replaced, and without its line ends."""

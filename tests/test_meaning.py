@@ -26,7 +26,9 @@ READS = frozenset({"of", "on", "once_of"})
 """Methods of a case that are asked for kinds."""
 OPERATIONS = frozenset({"send", "recv", "barrier", "allreduce", "coalesced"})
 """Kinds of calls in dumps, which have a `kind` of their own."""
-SAID_OF_A_JOB = frozenset({"pulse", "setting", "repeat-offender", "restarts", "stable"})
+SAID_OF_A_JOB = frozenset({"pulse", "setting", "repeat-offender", "restarts", "stable"}) | {
+    *("recorded-end", "recorded-entry"),
+}
 """Kinds of rows beside the cause, which steps after the parsers write."""
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from nccl_forensics.model import ClockRow
 from nccl_forensics.when import align, skew
 from nccl_forensics.when.bounds import Block, block
-from nccl_forensics.when.offsets import Offsets, Segment, Told
+from nccl_forensics.when.jumps import Told
+from nccl_forensics.when.offsets import Offsets, Segment
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import clocks as benchmark
@@ -215,7 +216,9 @@ def test_a_clock_is_trusted_for_as_long_as_it_was_watched() -> None:
     long = skew.offsets([attended([0.0, 50.0], 300, rng, drift_ppm=[0.0] * 2, step=(999, 0.0))])  # 90 s
     for at_s, holds in ((45, True), (170, True), (-80, True), (300, False), (-200, False)):
         assert long.holds("n1", BASE + at_s * S) is holds, at_s
-    long.kept("n1", BASE + (400 + 50) * S)
+    long.kept("n1", BASE + (200 + 50) * S, BASE + (400 + 50) * S)
+    assert not long.holds("n1", BASE + 300 * S)  # it may have been set before that wait began
+    long.kept("n1", BASE + (90 + 50) * S, BASE + (400 + 50) * S)
     assert long.holds("n1", BASE + 300 * S)
 
 

@@ -89,7 +89,9 @@ _BY_CONTENT: tuple[tuple[str, re.Pattern[bytes]], ...] = (
     (
         "syslog",
         re.compile(
-            rb"(?m)^(?:<\d+>1 )?(?:\S{2,6}\.?\s+[ \d]\d|\d{4}-\d\d-\d\d)[T ][\d:.,]\S* \S+ [\w./-]+(?:\[\d+\])?:"
+            rb"(?m)^(?:<\d+>1 )?(?:\S{2,6}\.?\s+[ \d]\d|\d{4}-\d\d-\d\d)[T ][\d:.,]\S* "
+            # no logger's level in place of the host, no line of a source behind the name: 'INFO train.py:166]'
+            rb"(?![\[\x1b]|(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b)\S+ [\w./-]+(?:\[\d+\])?:(?!\d)"
         ),
     ),
 )

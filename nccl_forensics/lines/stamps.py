@@ -144,7 +144,7 @@ _FRACTION = r"(?:[.,](\d{1,9})\d*)?"
 MONTH_NAME: Final = r"[^\W\d_]{2,12}\.?|\d{1,2}[月월]"
 ISO: Final = re.compile(
     rf"(\d{{4}})[-/](\d\d)[-/](\d\d)[T ]{_TIME}{_FRACTION}"
-    r"(?:(Z|[+-]\d\d(?::?\d\d)?|(?: (?:UTC|GMT|Z|[+-]\d\d:?\d\d)))(?![\w:.]))?",
+    r"(?:(Z|[+-]\d\d(?::?\d\d)?|(?: (?:UTC|GMT|Z|[+-]\d\d:?\d\d)))(?![\w:.-]))?",
     re.ASCII,
 )
 WEEKDAY_ISO: Final = re.compile(
@@ -393,8 +393,13 @@ COLLECTED_NS: Final = 60 * SECOND
 """How long after the program a collector may have stamped a line whose two stamps tell a zone. Our judgement."""
 QUARTER: Final = 900 * SECOND
 """All zones in use lie on whole quarters of an hour."""
-FURTHEST: Final = 14 * 3600 * SECOND
-"""From UTC that any zone in use lies."""
+IN_USE_S: Final = tuple(
+    sorted(
+        [hour * 3600 for hour in range(-12, 15)]
+        + [round(h * 3600) for h in (-9.5, -3.5, -2.5, 3.5, 4.5, 5.5, 5.75, 6.5, 8.75, 9.5, 10.5, 12.75, 13.75)]
+    )
+)
+"""Seconds east of UTC of the zones in which any place is today, summer times among them (IANA tzdata 2025)."""
 
 
 def east_of(local_ns: int, utc_ns: int, within_ns: int) -> int | None:
@@ -405,7 +410,7 @@ def east_of(local_ns: int, utc_ns: int, within_ns: int) -> int | None:
 
 def is_in_use(east_ns: int) -> bool:
     """Is any place in such a zone?"""
-    return abs(east_ns) <= FURTHEST
+    return east_ns % SECOND == 0 and east_ns // SECOND in IN_USE_S
 
 
 def in_zone_of(inner: Stamp, outer: Stamp | None) -> Stamp:

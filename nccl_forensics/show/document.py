@@ -7,6 +7,7 @@ from typing import Any
 
 from nccl_forensics import __version__
 from nccl_forensics.analysis import Analysis
+from nccl_forensics.catalog import kinds_marked
 from nccl_forensics.model import (
     Cleared,
     ClockRow,
@@ -175,6 +176,9 @@ def _unzoned(analysis: Analysis) -> frozenset[str]:
     return frozenset(c.clock for c in analysis.clocks if c.basis == "assumed")
 
 
+DRAWN = kinds_marked("drawn")
+
+
 def event(e: Event, key: bool = False, unzoned: Container[str] = ()) -> dict[str, Any]:
     """One row of the timeline; `key`: it is cited; `unzoned`: clocks whose zone nothing tells."""
     time = rfc3339(e.time_ns)
@@ -197,7 +201,7 @@ def event(e: Event, key: bool = False, unzoned: Container[str] = ()) -> dict[str
             cause=e.cause or None,
             repeats=e.repeats if e.repeats > 1 else None,
             boot=e.boot,
-            key=True if key or alarming else None,
+            key=True if key or alarming or e.kind in DRAWN else None,
             zone_not_written=True if time and e.clock in unzoned else None,
         ),
     }
@@ -365,7 +369,7 @@ def _incident(i: Incident, primary: int | None) -> dict[str, Any]:
         "onset": rfc3339(i.onset_ns),
         "onset_uncertainty_s": _seconds(i.onset_uncertainty_ns) if rfc3339(i.onset_ns) else None,
         "detected": rfc3339(i.detected_ns),
-        **_known(zone_not_written=None if i.zone_known else True, onset_written=_without_year(i)),
+        **_known(zone_not_written=None if i.zone_known else True, onset_written=i.onset_written or _without_year(i)),
         "ended": rfc3339(i.ended_ns),
         "collective": _collective(i.collective),
         "verdict": _verdict(i.verdict),

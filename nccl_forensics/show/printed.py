@@ -92,7 +92,7 @@ def _clocks(clocks: Sequence[Doc]) -> Iterator[str]:
     if unread:
         yield from ("", "Clocks:")
     for clock in unread[:LONGEST_LIST]:
-        bar = f" ± {clock['uncertainty_s']:g} s" if clock["uncertainty_s"] is not None else ""
+        bar = f" ± {clock['uncertainty_s']:.3g} s" if clock["uncertainty_s"] is not None else ""
         note = f" ({clock['note']})" if clock["note"] and clock["basis"] != "assumed" else ""
         yield from _wrap(f"{clock['clock']}: {BASIS.get(clock['basis'], clock['basis'])}{bar}{note}", "  ", "    ")
     if len(unread) > LONGEST_LIST:

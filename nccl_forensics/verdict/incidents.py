@@ -16,7 +16,7 @@ from nccl_forensics.model import Event, Finding, Hypothesis, Incident, InputRow,
 from nccl_forensics.names import same_host, short
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say
-from nccl_forensics.text.moments import SECOND, is_dated
+from nccl_forensics.text.moments import SECOND, is_dated, moment
 from nccl_forensics.verdict import advice, pulse, settings
 from nccl_forensics.verdict.actions import actions
 from nccl_forensics.verdict.case import Case
@@ -128,6 +128,7 @@ def _incident(found: Sequence[Finding], case: Case) -> Incident | None:
         onset_uncertainty_ns=moments.uncertainty_ns,
         detected_ns=moments.detected_ns,
         zone_known=moments.zone_known,
+        onset_written=moments.onset_written,
         ended_ns=_ended_ns(case) if case.job else None,
         collective=groups[0] if groups else None,
         groups=groups,
@@ -157,6 +158,8 @@ class _Moments:
     uncertainty_ns: int | None
     """Half-width of the error bar of the line that shows the onset."""
     detected_ns: int | None
+    onset_written: str | None = None
+    """When it struck as its own clock writes it, where that gives no moment in UTC."""
     zone_known: bool = True
     """The onset, or without one when it was noticed, was read on a clock whose zone is known."""
 
@@ -211,6 +214,7 @@ def _without_guessed_zones(found: _Moments, struck_on: Set[str | None], case: Ca
     return replace(
         found,
         onset_ns=None if struck_on & guessed else found.onset_ns,
+        onset_written=moment(found.onset_ns, zone_known=False) if struck_on & guessed else None,
         detected_ns=None if noticed_on & guessed else found.detected_ns,
     )
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nccl_forensics.catalog import causes_marked, kinds_marked, weight
-from nccl_forensics.model import Event
+from nccl_forensics.model import Event, number
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say
 from nccl_forensics.text.moments import SECOND, is_dated
@@ -143,7 +143,7 @@ class Timings:
     def _answers(self, event: Event, failure: Failure) -> Iterator[_Answer]:
         assert event.time_ns is not None
         for apart_ns, chance in self.aligned.apart(event, failure.seen).items():
-            time_ns = event.time_ns - apart_ns
+            time_ns = event.time_ns - apart_ns - (number(event, "waited_s") or 0) * SECOND
             timing = self._in_order(event, time_ns, failure, self.aligned.slack_ns(event, failure.seen, apart_ns))
             yield _Answer(chance, timing, abs(time_ns - failure.onset_ns) <= CLOSE_S * SECOND)
 

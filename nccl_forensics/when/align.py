@@ -18,19 +18,22 @@ from dataclasses import dataclass, replace
 from datetime import tzinfo
 from typing import TYPE_CHECKING
 
-from nccl_forensics.catalog import kinds_marked
 from nccl_forensics.model import ClockRow, Event, GroupState, InputRow
 from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND, is_dated, moment
 from nccl_forensics.when import between
 from nccl_forensics.when.aligned import Aligned, Arrival, ordered, whose_clock
 from nccl_forensics.when.belief import Beliefs, ZoneOf
+from nccl_forensics.when.boots import Up, with_shown
+from nccl_forensics.when.jumps import Told, same_step
+from nccl_forensics.when.process_zones import Tie
 from nccl_forensics.when.readings import Readings
+from nccl_forensics.when.steps import Shown, Unwatched, of_any_zone, shown
 
 if TYPE_CHECKING:
     from nccl_forensics.recorder.dumps import Dump
     from nccl_forensics.when.meetings import Entered
-    from nccl_forensics.when.offsets import Offsets, Step, Told
+    from nccl_forensics.when.offsets import Offsets
 
 
 def arrivals_of(groups: Iterable[GroupState]) -> list[Arrival]:
@@ -58,6 +61,7 @@ def align(
     Recorder, whose times are UTC as the rank's host has it; `places`: rank → host.
     """
     entered = _entered(dumps)
+    events = with_shown(events)
     by_path = {row.path: row for row in rows}
     placed = _placed(events, Readings.of(events, by_path, zone, year, arrivals, entered))
     aligned = _compared(placed, _Recorded(dumps, places or {}, entered))
@@ -125,12 +129,29 @@ def _placed(events: Sequence[Event], readings: Readings) -> _Placed:
                 clock=reading.clock,
             )
         )
-    beliefs = Beliefs(zones)
+    beliefs = Beliefs(zones, _tied(events, placed, readings.ties, zones))
     owners: dict[str, str] = {}
     for event in placed:
         if event.clock is not None and event.clock not in owners:
             owners[event.clock] = whose_clock(event, beliefs.is_proved(event.clock))
+    up = Up(placed, owners)
+    placed = [replace(e, details={**e.details, "refuted": True}) if up.refutes(e) else e for e in placed]
     return _Placed(placed, clocks, frozenset(assumed), owners, beliefs)
+
+
+def _tied(
+    events: Sequence[Event], placed: Sequence[Event], ties: Sequence[Tie], zones: Mapping[str, ZoneOf]
+) -> dict[tuple[str, str], int]:
+    """(Clock, clock) → by how much the difference of their readings is wrong, as processes that both name show."""
+    if not ties:
+        return {}
+    clocks = {id(event): made.clock for event, made in zip(events, placed, strict=True)}
+    found: dict[tuple[str, str], int] = {}
+    for tie in ties:
+        host, job = clocks[id(tie.of_host)], clocks[id(tie.of_job)]
+        if host is not None and job is not None and host != job:
+            found.setdefault((host, job), tie.apart_ns - zones[host].east_ns + zones[job].east_ns)
+    return found
 
 
 def _compared(placed: _Placed, recorded: _Recorded) -> Aligned:
@@ -139,24 +160,26 @@ def _compared(placed: _Placed, recorded: _Recorded) -> Aligned:
     machines = {*owners.values()}
     if recorded.dumps:
         machines |= {short(host) for host in recorded.places.values() if host}
+    found = shown(placed.events, placed.whose)
     if len(machines) < 2:
-        rows = tuple(placed.clocks[name] for name in sorted(placed.clocks))
+        moved, clocks = _set_right(placed, placed.events, placed.clocks, found)
         return Aligned(
-            tuple(placed.events),
-            rows,
+            tuple(moved),
+            tuple(clocks[name] for name in sorted(clocks)),
             placed.assumed,
-            steps=tuple(_told_steps(placed.events, placed.beliefs)),
+            steps=tuple(one.step(moved) for one in found),
             beliefs=placed.beliefs,
         )
-    offsets = _offsets(placed, recorded)
+    offsets = _offsets(placed, recorded, found)
     moved = [_moved(event, offsets, owners) for event in placed.events]
     clocks = {name: _row(row, owners, offsets) for name, row in placed.clocks.items()}
+    clocks |= {row.clock: row for row in _earlier_rows(placed.clocks, owners, offsets)}
     clocks |= _clocks_of_dumps(offsets, owners)
-    unseen = [
-        step
-        for step in _told_steps(moved, placed.beliefs)
-        if not any(_same_step(step, shown) for shown in offsets.steps)
-    ]
+    unwatched = [one for one in found if _was_unwatched(one.told(placed.events), offsets)]
+    moved, clocks = _set_right(placed, moved, clocks, unwatched)
+    steps = [(one.step(moved), moved[one.first]) for one in found]
+    unseen = [step for step, _ in steps if not any(same_step(step, seen) for seen in offsets.steps)]
+    unseen += [loose for step, line in steps if (loose := of_any_zone(step, line)) is not None]
     return Aligned(
         tuple(moved),
         tuple(clocks[name] for name in sorted(clocks)),
@@ -168,10 +191,44 @@ def _compared(placed: _Placed, recorded: _Recorded) -> Aligned:
     )
 
 
-def _offsets(placed: _Placed, recorded: _Recorded) -> Offsets:
+def _was_unwatched(told: Told, offsets: Offsets) -> bool:
+    """Was it set before the first meeting that shows its offset, or does none show it?"""
+    began_ns = offsets.began_ns(told.clock)
+    return began_ns is None or told.after_ns <= began_ns
+
+
+def _set_right(
+    placed: _Placed, events: Sequence[Event], clocks: Mapping[str, ClockRow], found: Sequence[Shown]
+) -> tuple[Sequence[Event], dict[str, ClockRow]]:
+    """What was written before a clock was set, as it would have read since, and a row for what it was off by then."""
+    if not found:
+        return events, dict(clocks)
+    before = Unwatched(placed.events, found, placed.whose)
+    moved = [before.moved(event, raw.time_ns or 0) for event, raw in zip(events, placed.events, strict=True)]
+    rows = {row.clock: row for row in before.rows(clocks, placed.owners)}
+    return moved, {**clocks, **rows}
+
+
+def _earlier_rows(clocks: Mapping[str, ClockRow], owners: Mapping[str, str], offsets: Offsets) -> Iterator[ClockRow]:
+    """For clocks that were set as their meetings show: what each was off before."""
+    for name, row in clocks.items():
+        if row.offset_s is None or row.basis == "boot-time":
+            continue
+        for offset, until_ns in offsets.earlier(owners.get(name, "")):
+            yield replace(
+                row,
+                clock=f"{name}, before {moment(until_ns)}",
+                offset_s=row.offset_s - offset.shift_ns / SECOND,
+                uncertainty_s=(row.uncertainty_s or 0.0) + offset.bar_ns / SECOND,
+                basis="collectives",
+                compared=True,
+                note="until it was set",
+            )
+
+
+def _offsets(placed: _Placed, recorded: _Recorded, found: Sequence[Shown]) -> Offsets:
     """By how much clocks differ, by all that ties them to each other and tells that they were set."""
     from nccl_forensics.when import meetings, skew  # numpy: only when there is something to compare
-    from nccl_forensics.when.offsets import Told
 
     dated = [e for e in placed.events if is_dated(e.time_ns)]
     blocks = meetings.of_logs(dated, placed.whose)
@@ -183,17 +240,17 @@ def _offsets(placed: _Placed, recorded: _Recorded) -> Offsets:
         for w in waits
         if w.set_by_ns
     ]
-    told = [_told(step) for step in _told_steps(placed.events, placed.beliefs)]
+    told = [one.told(placed.events) for one in found]
     offsets = skew.offsets(blocks, [*shown_by_waits, *told])
     for wait in waits:
         if not wait.set_by_ns:
-            offsets.kept(wait.clock, wait.after_ns)
+            offsets.kept(wait.clock, wait.before_ns, wait.after_ns)
     for one in shown_by_waits:
         offsets.set_later(one)
-    shown = offsets.steps
+    seen = offsets.steps
     moved = [_moved(event, offsets, placed.owners) for event in placed.events]
-    for one, step in zip(told, _told_steps(moved, placed.beliefs), strict=True):
-        if not any(_same_step(step, other) for other in shown):
+    for step, one in zip(found, told, strict=True):
+        if not any(same_step(step.step(moved), other) for other in seen):
             offsets.set_later(one)
     return offsets
 
@@ -269,44 +326,3 @@ def _set(owner: str, offsets: Offsets) -> list[str]:
         for step in offsets.steps
         if step.clock in (owner, None)
     ]
-
-
-def _told_steps(placed: Sequence[Event], beliefs: Beliefs) -> Iterator[Step]:
-    """Clocks that were set, as the time service's own lines tell."""
-    found: dict[tuple[str, int], Event] = {}
-    for event in placed:
-        if event.kind in TIME_SET and event.time_ns is not None and (by_ns := _set_by_ns(event)):
-            found.setdefault((whose_clock(event, beliefs.is_proved(event.clock)), by_ns), event)
-    if found:
-        from nccl_forensics.when.offsets import Step
-    for (owner, by_ns), event in found.items():
-        assert event.time_ns is not None
-        yield Step(clock=owner, after_ns=event.time_ns - abs(by_ns), before_ns=event.time_ns, by_ns=by_ns)
-
-
-def _set_by_ns(event: Event) -> int:
-    """By how much a clock was set; 0 where the line tells none that can be read."""
-    by = next((v for k in ("step", "step2") if (v := event.details.get(k)) is not None), None)
-    try:
-        return round(float(by) * SECOND) if isinstance(by, (str, int, float)) else 0
-    except ValueError:
-        return 0
-
-
-def _told(step: Step) -> Told:
-    """The same as readings of the clock: the line was written just after it was set."""
-    from nccl_forensics.when.offsets import Told
-
-    assert step.clock is not None
-    before = step.before_ns - step.by_ns - SECOND
-    return Told(clock=step.clock, before_ns=before, after_ns=step.before_ns, by_ns=step.by_ns, bar_ns=2 * SECOND)
-
-
-TIME_SET = kinds_marked("time-set")
-
-
-def _same_step(a: Step, b: Step) -> bool:
-    """Is it one and the same, told by the time service and shown by the collectives?"""
-    near = abs(a.by_ns - b.by_ns) <= max(SECOND, abs(a.by_ns) // 10)
-    reach = abs(a.by_ns) + SECOND
-    return near and b.clock in (a.clock, None) and b.after_ns - reach <= a.before_ns <= b.before_ns + reach

@@ -12,17 +12,10 @@ from nccl_forensics.text.moments import SECOND, is_dated
 from nccl_forensics.when.belief import CERTAIN, SHOWN, Beliefs, Chances
 
 if TYPE_CHECKING:
-    from nccl_forensics.when.offsets import Offsets, Step
+    from nccl_forensics.when.jumps import Step
+    from nccl_forensics.when.offsets import Offsets
 
 
-DRIFT_PPM = 20
-"""printk's clock against NTP time: 11.3 s after ten days were measured on a real server (kernel-log-formats.md §0.2),
-which is 13 ppm; half as much again for worse ones."""
-DRIFT_S = 15.0
-"""For `dmesg -T` stamps whose uptime isn't known: the measured 11.3 s and some."""
-DMESG_PPM = 170
-"""`dmesg -T` against the journal of the same lines: 11.5 min after 47 days were seen. It adds the uptime, on an
-undisciplined clock that stops in suspend, to the moment of the boot as it reckons it now (util-linux, dmesg.c)."""
 UNCOMPARED_S = 300
 """How far two clocks may differ that nothing in the pile compares: what Kerberos (`clockskew`) and Slurm's munge
 (its credentials' life) put up with by default, so that a cluster beyond it is noticed."""
@@ -84,6 +77,8 @@ class Aligned:
         low, high = min(times), max(times)
         whose = {self.whose(a), self.whose(b), *(short(e.host) for e in (a, b) if e.host)}
         for step in self.steps:
+            if a.clock == b.clock and not step.moment_known:
+                continue
             reach = abs(step.by_ns)
             lies_between = low <= step.before_ns + reach and high >= step.after_ns - reach
             if lies_between and (not step.clock or step.clock in whose):
@@ -91,8 +86,10 @@ class Aligned:
         return slack
 
     def _slack_on_one_clock(self, a: Event, b: Event) -> int:
-        """What its lines state needs none."""
-        return sum(e.uncertainty_ns or 0 for e in (a, b) if e.time_basis != "stamp")
+        """What its lines state needs none, unless one of them multiplies the uptime instead (`dmesg -T`)."""
+        drifts = [e.stamp is not None and e.stamp.drifts for e in (a, b)]
+        beside = any(drifts) and not (all(drifts) and a.evidence.source == b.evidence.source)
+        return sum(e.uncertainty_ns or 0 for e in (a, b) if beside or e.time_basis != "stamp")
 
     def _slack_between_clocks(self, a: Event, b: Event) -> int:
         """Both error bars, and what two hosts may be apart by unless something watches both clocks."""
@@ -100,7 +97,11 @@ class Aligned:
         tied = mine in self.compared and other in self.compared
         slack = (a.uncertainty_ns or 0) + (b.uncertainty_ns or 0)
         watched = tied and self._watched(a, mine) and self._watched(b, other)
-        of_one_host = mine == other and a.host is not None and b.host is not None
+        of_one_host = a.host is not None and b.host is not None and short(a.host) == short(b.host)
+        if mine != other and {mine, other} & self.compared:
+            of_one_host = False  # one was moved to the reference, and by how much the other is off is not known
+        if a.time_basis != "stamp" or b.time_basis != "stamp":
+            of_one_host = False  # its neighbours need not be of the host that it speaks of
         if not watched and not of_one_host and not _written_so(a, b):
             slack += UNCOMPARED_S * SECOND
         return slack

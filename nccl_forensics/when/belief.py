@@ -75,6 +75,8 @@ class ZoneOf:
     proved: bool
     declared: bool = False
     """The user gave it."""
+    by_uptime: bool = False
+    """It counts from a boot, and is proved where that lies: which zone its host is in, it does not tell."""
 
 
 OF_DUMPS = ZoneOf(host=None, of_host=False, east_ns=0, proved=True)
@@ -95,21 +97,38 @@ class Beliefs:
     """The zones of all clocks of a pile. `of`: by the name of the clock (ClockRow.clock)."""
 
     of: Mapping[str, ZoneOf] = field(default_factory=dict)
+    tied: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(Clock, clock) → by how much the difference of their readings is wrong, where the pile shows it although it
+    proves neither zone."""
+
+    @cached_property
+    def _partners(self) -> Mapping[str, tuple[str, int]]:
+        """Clock → one that it is tied to, and by how much (own reading) - (the other's) is wrong."""
+        found: dict[str, tuple[str, int]] = {}
+        for (a, b), apart in self.tied.items():
+            found.setdefault(a, (b, apart))
+            found.setdefault(b, (a, -apart))
+        return found
 
     @cached_property
     def _of_hosts(self) -> Mapping[str, int]:
         """Host → the zone that its own logs are proved to be in."""
-        return {z.host: z.east_ns for z in self.of.values() if z.proved and z.of_host and z.host is not None}
+        return {z.host: z.east_ns for z in self._proved if z.of_host and z.host is not None}
+
+    @cached_property
+    def _proved(self) -> Sequence[ZoneOf]:
+        """The clocks that are proved to be in a zone."""
+        return [z for z in self.of.values() if z.proved and not z.by_uptime]
 
     @cached_property
     def _of_jobs(self) -> Chances:
         """The zones that logs of jobs are proved to be in; empty where none is."""
-        return _shares(z.east_ns for z in self.of.values() if z.proved and not z.of_host)
+        return _shares(z.east_ns for z in self._proved if not z.of_host)
 
     @cached_property
     def _neighbours(self) -> Chances:
         """The zones that logs of hosts are proved to be in; empty where none is."""
-        return _shares(z.east_ns for z in self.of.values() if z.proved and z.of_host)
+        return _shares(z.east_ns for z in self._proved if z.of_host)
 
     @cached_property
     def _known(self) -> dict[tuple[object, ...], Chances]:
@@ -121,6 +140,8 @@ class Beliefs:
         a, b = self.of.get(one or "", OF_DUMPS), self.of.get(other or "", OF_DUMPS)
         if one == other or (a.proved and b.proved):
             return SHOWN
+        if (tied := self._by_tie(one, other)) is not None:
+            return tied
         site = self._site(a, b)
         key = (a.of_host, a.proved, a.declared, a.east_ns, b.of_host, b.proved, b.declared, b.east_ns, *site.items())
         found = self._known.get(key)
@@ -128,6 +149,19 @@ class Beliefs:
             every = self._between(a, b, site)
             found = self._known[key] = {apart: chance for apart, chance in every.items() if chance >= LEAST}
         return found
+
+    def _by_tie(self, one: str | None, other: str | None) -> Chances | None:
+        """Through a clock of another sort that one of them is tied to: from there it is a matter of like and like."""
+        for clock, far, way in ((one, other, 1), (other, one, -1)):
+            partner, apart = self._partners.get(clock or "", (None, 0))
+            if partner is None:
+                continue
+            if partner == far:
+                return {way * apart: 1.0}
+            if self.of[partner].of_host == self.of.get(far or "", OF_DUMPS).of_host:
+                rest = self.apart(partner, far) if way == 1 else self.apart(far, partner)
+                return {way * apart + by: chance for by, chance in rest.items()}
+        return None
 
     def _between(self, a: ZoneOf, b: ZoneOf, site: Chances) -> Chances:
         read = a.east_ns - b.east_ns
@@ -149,7 +183,18 @@ class Beliefs:
         own = {east for z in (a, b) if z.host is not None and (east := self._of_hosts.get(z.host)) is not None}
         if len(own) == 1:
             return _as_shown({own.pop(): 1.0}, 1.0)
-        return _as_shown(self._neighbours, SITE_OF_OTHERS)
+        return self._site_by_jobs(_as_shown(self._neighbours, SITE_OF_OTHERS))
+
+    def _site_by_jobs(self, site: Chances) -> Chances:
+        """The same, where logs of jobs are proved to be in zones: what writes in none but UTC tells where it stands."""
+        if not self._of_jobs:
+            return site
+        fits = {
+            east: chance * sum(share * self._unlike(east).get(job, 0.0) for job, share in self._of_jobs.items())
+            for east, chance in site.items()
+        }
+        whole = sum(fits.values())
+        return {east: fit / whole for east, fit in fits.items()} if whole else site
 
     def is_proved(self, clock: str | None) -> bool:
         """Does a line, or what the pile shows, tell its zone?"""

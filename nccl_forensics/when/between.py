@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from nccl_forensics.lines.stamps import in_year_near
 from nccl_forensics.model import Event, InputRow, TimeBasis, number
 from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND, is_dated
@@ -122,7 +123,7 @@ def _begin(event: Event, low: Event | None, high: Event | None) -> _Bound | None
     last = number(event, "last_wall_ns")  # the boot before was last heard of then, on the clock as written
     wall = high.stamp.wall_ns if high is not None and high.stamp is not None else None
     if last is not None and high is not None and high.time_ns is not None and wall is not None:
-        said = last + high.time_ns - wall
+        said = (last if is_dated(last) else in_year_near(last, wall)) + high.time_ns - wall
         if low is None or (low.clock == high.clock and (low.time_ns or 0) <= said):
             return replace(_of(high), ns=said)
     return _of(low) if low is not None else None

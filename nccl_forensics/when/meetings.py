@@ -36,6 +36,8 @@ SAME_LOSS = 3
 JUMP_S = 0.5
 """A watchdog's line and its dump tell the same moment to within milliseconds; further apart, the clock was set in
 between. Our judgement: a busy host prints late."""
+ZONES_NS = 1800 * 10**9
+"""Zones are apart by whole half hours, with few exceptions."""
 Ints = NDArray[np.int64]
 
 
@@ -294,6 +296,10 @@ class _Jump:
     by: int
     bar: int
 
+    def is_of_zones(self) -> bool:
+        """Is it that the line was read in another zone than it was written in?"""
+        return round(self.by / ZONES_NS) != 0 and abs(self.by - round(self.by / ZONES_NS) * ZONES_NS) <= JUMP_S * 1e9
+
     def shows_a_step(self) -> bool:
         return abs(self.by) > JUMP_S * 1e9 + self.bar
 
@@ -305,7 +311,8 @@ def waits(events: Sequence[Event], known: Entered, clock_of: Callable[[Event], s
     """
     jumps: dict[str, list[_Jump]] = defaultdict(list)
     for event in events:
-        if (jump := _jump(event, known)) is not None:
+        jump = _jump(event, known)
+        if jump is not None and not jump.is_of_zones():
             jumps[clock_of(event)].append(jump)
     for clock, inside in jumps.items():
         inside.sort(key=lambda jump: jump.by)

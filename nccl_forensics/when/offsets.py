@@ -6,11 +6,13 @@ Times are ns on the clocks as read (zones taken off). Offsets: a clock's reading
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
+
+from nccl_forensics.when.jumps import Step, Told
 
 RATE_PPM = 100.0
 """How fast a clock may gain or lose against true time. Quartz oscillators of computers are made to within 100 ppm, and
@@ -18,32 +20,6 @@ what NTP leaves of that is less (RFC 5905 reckons with 15 ppm). Our judgement.""
 TRUSTED = 1.0
 """How long a clock is taken to keep on that is no longer watched, as a share of the time it was watched. Our
 judgement."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """A clock that was set, as far as its bounds show."""
-
-    clock: str | None
-    """None: one of several, and nothing tells which."""
-    after_ns: int
-    before_ns: int
-    """It happened between these, on the reference clock."""
-    by_ns: int
-    """How far it jumped, about."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """That a clock was set, as something other than its meetings tells: the time service, or a watchdog's wait."""
-
-    clock: str
-    before_ns: int
-    """What it read before it was set."""
-    after_ns: int
-    """What it read once it was."""
-    by_ns: int
-    bar_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +144,19 @@ class Offsets:
                 return True
         return False
 
-    def kept(self, clock: str, reading_ns: int) -> None:
-        """Nobody had set `clock` between its last meeting and this reading, as another clock of its host shows."""
+    def kept(self, clock: str, since_ns: int, until_ns: int) -> None:
+        """Nobody had set `clock` between these two readings, as another clock of its host shows.
+
+        It is watched until then if it was trusted up to the first: it may have been set between its last meeting and a
+        wait that began minutes later.
+        """
         segments = self._segments.get(clock)
         if segments:
-            last, reading = segments[-1], float(reading_ns - self._base)
-            if reading >= last.last and last.held[0] <= last.held[1]:
-                last.held = last.held[0], max(last.held[1], reading - last.shift(reading))
+            last, since, until = segments[-1], float(since_ns - self._base), float(until_ns - self._base)
+            reach = TRUSTED * (last.held[1] - last.held[0])
+            begun = since - last.shift(since)
+            if until >= last.last and last.held[0] <= last.held[1] and begun <= last.held[1] + reach:
+                last.held = last.held[0], max(last.held[1], until - last.shift(until))
 
     def set_later(self, told: Told) -> None:
         """A clock was set, for all that is known between two of its readings; later ones differ."""
@@ -216,6 +198,19 @@ class Offsets:
             if last.held[0] <= last.held[1] < moment <= last.end:
                 found.setdefault(one.clock, Cut(moment, one))  # it may be told in two ways
         return found
+
+    def began_ns(self, clock: str) -> int | None:
+        """What `clock` read at its first meeting; None if nothing ties it to the reference."""
+        segments = self._segments.get(clock)
+        return int(segments[0].first) + self._base if segments and np.isfinite(segments[0].first) else None
+
+    def earlier(self, clock: str) -> Iterator[tuple[Offset, int]]:
+        """The offsets before each time that `clock` was set, and the last meeting before it, on the reference clock."""
+        for segment in self._segments.get(clock, ())[:-1]:
+            moment = segment.at[-1]
+            low, high = segment.bounds(moment)
+            shift = segment.shift(moment)
+            yield Offset(round(shift), int(max(high - shift, shift - low)) + 1), int(segment.end) + self._base
 
     def newest(self, clock: str) -> tuple[Offset, int] | None:
         """The offset at the clock's last meeting, and when that was, on the reference clock."""

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from nccl_forensics.model import ClockRow, Event, InputRow, Stamp
 from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND
-from nccl_forensics.when.aligned import DMESG_PPM, DRIFT_PPM, DRIFT_S, Arrival
+from nccl_forensics.when.aligned import Arrival
 from nccl_forensics.when.belief import ZoneOf
-from nccl_forensics.when.boots import Uptime, boot_offsets, boots_of
+from nccl_forensics.when.boots import KernelClock, boot_offsets, boots_of
+from nccl_forensics.when.drift import Drift, drifts_of
 from nccl_forensics.when.host_zones import zones_of_hosts
 from nccl_forensics.when.job_zones import zones_of_jobs
+from nccl_forensics.when.process_zones import Tie, zones_of_processes
 from nccl_forensics.when.years import in_sections, walls_of_file, years_of
 from nccl_forensics.when.zones import Zones, is_of_host, zone_of
 
@@ -74,12 +76,14 @@ class Readings:
     years: Mapping[str, int | None]
     """File → year of its newest line that was written without one."""
     walls: Mapping[int, int]
-    """id(event) → its wall time, ns, as written, in the right year."""
+    """id(event) → its wall time, ns, as written, in the right year, and without what `dmesg -T` is known to be off."""
     zones: Zones
-    uptimes: Mapping[tuple[str, int], Uptime]
+    drifts: Mapping[int, Drift]
+    """id(event) → how far `dmesg -T` is off there."""
+    uptimes: Mapping[tuple[str, int], KernelClock]
     """(File, boot) → where its kernel clock lies."""
-    begins: Mapping[tuple[str, int], int]
-    """(File, boot) → wall time, ns, of its first line of `dmesg -T`: the host was up that long ago at least."""
+    ties: Sequence[Tie]
+    """Lines of hosts and jobs whose zones are not known, but how far they are apart."""
 
     @classmethod
     def of(
@@ -95,11 +99,18 @@ class Readings:
         boots = boots_of(events)
         years = years_of(events, rows, year, arrivals)
         walls = walls_of_file(events, years, rows)
-        zones = zones_of_hosts(events, walls, rows)
+        zones = zones_of_hosts(events, walls, rows, boots)
+        drifts = drifts_of(events, walls, zones, boots, rows)
+        walls |= {key: walls[key] - drift.late_ns for key, drift in drifts.items()}
         of_jobs = zones_of_jobs(events, walls, rows, zones, arrivals, entered)
         zones = Zones({**zones.of_files, **of_jobs}, zones.of_hosts)
-        uptimes = boot_offsets(events, walls, zones, zone, boots, rows)
-        return cls(rows, zone, boots, years, walls, zones, uptimes, _begins(events, boots, walls))
+        by_processes, ties = zones_of_processes(events, walls, rows, zones, drifts)
+        if by_processes:
+            zones = Zones(zones.of_files, {**by_processes, **zones.of_hosts})
+            of_jobs = zones_of_jobs(events, walls, rows, zones, arrivals, entered)
+            zones = Zones({**of_jobs, **zones.of_files}, zones.of_hosts)
+        uptimes = boot_offsets(events, walls, zones, zone, boots, rows, drifts)
+        return cls(rows, zone, boots, years, walls, zones, drifts, uptimes, ties)
 
     def read(self, event: Event) -> Reading | None:
         """By its wall time, else by its uptime; None without a stamp."""
@@ -118,6 +129,7 @@ class Readings:
             east_ns=-reading.offset_ns if reading.basis not in UNZONED and reading.offset_ns is not None else 0,
             proved=not (reading.assumed or reading.declared),
             declared=reading.declared,
+            by_uptime=reading.basis in UNZONED,
         )
 
     def _by_wall(self, event: Event, stamp: Stamp) -> Reading:
@@ -125,7 +137,8 @@ class Readings:
         east_ns, basis, note = zone_of(stamp, wall_ns, event, self.zones, self.declared, self.rows)
         if not stamp.has_year and self.years.get(event.evidence.source) is None:
             note = f"{note}; the year is not in any file" if note else "the year is not in any file"
-        bar_ns = self._uncertainty(event, stamp)
+        drift = self.drifts.get(id(event))
+        bar_ns = max(stamp.resolution_ns, 1_000_000) + (drift.bar_ns if drift is not None else 0)
         return Reading(
             clock=self._name(event, basis),
             basis=basis,
@@ -138,26 +151,19 @@ class Readings:
             declared=basis == "declared",
         )
 
-    def _uncertainty(self, event: Event, stamp: Stamp) -> int:
-        """Half-width of a wall time's error bar, ns."""
-        spread = max(stamp.resolution_ns, 1_000_000)
-        if not stamp.drifts:
-            return spread
-        up_ns = self.walls[id(event)] - self.begins[event.evidence.source, self.boots[id(event)]]
-        return spread + max(int(DRIFT_S * SECOND), max(up_ns, stamp.boot_ns or 0) * DMESG_PPM // 1_000_000)
-
     def _by_uptime(self, event: Event, boot_ns: int) -> Reading:
         boot = self.boots[id(event)]
         clock = f"{event.host or event.evidence.source}: kernel clock, boot {boot}"
-        uptime = self.uptimes.get((event.evidence.source, boot))
-        if uptime is None:
+        kernel = self.uptimes.get((event.evidence.source, boot))
+        if kernel is None:
             note = "seconds since boot only; no line of this boot carries a wall-clock time"
             return Reading(clock=clock, basis="none", note=note)
+        uptime = kernel.at(boot_ns)
         return Reading(
             clock=clock,
             basis="boot-time",
             time_ns=boot_ns + uptime.offset_ns,
-            uncertainty_ns=uptime.bar_ns + int(abs(boot_ns) * DRIFT_PPM / 1_000_000),
+            uncertainty_ns=uptime.bar_ns,
             offset_ns=uptime.offset_ns,
             offset_bar_ns=uptime.bar_ns,
             assumed=uptime.assumed,
@@ -175,12 +181,3 @@ class Readings:
             return None  # a bug report holds the same boots several times over, newest first
         boot = self.boots[id(event)]
         return boot if event.stamp.boot_ns is not None or boot < 0 else None
-
-
-def _begins(events: Sequence[Event], boots: Mapping[int, int], walls: Mapping[int, int]) -> dict[tuple[str, int], int]:
-    found: dict[tuple[str, int], int] = {}
-    for event in events:
-        if event.stamp is not None and event.stamp.drifts and id(event) in walls:
-            key, wall = (event.evidence.source, boots[id(event)]), walls[id(event)]
-            found[key] = min(wall, found.get(key, wall))
-    return found

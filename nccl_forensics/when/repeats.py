@@ -49,10 +49,13 @@ _Key = tuple[object, ...]
 
 
 def _merged(first: Event, again: Event) -> Event:
-    """One row of two printings: that with a wall-clock time, and the uptime of whichever tells it."""
+    """One row of two printings: that with a wall-clock time, which does not drift if one does not, and the uptime of
+    whichever tells it."""
     assert first.stamp is not None
     assert again.stamp is not None
-    if first.stamp.wall_ns is None and again.stamp.wall_ns is not None:
+    if again.stamp.wall_ns is not None and (
+        first.stamp.wall_ns is None or (first.stamp.drifts and not again.stamp.drifts)
+    ):
         return replace(again, repeats=first.repeats + 1)
     if first.stamp.boot_ns is None and again.stamp.boot_ns is not None:
         first = replace(first, stamp=replace(first.stamp, boot_ns=again.stamp.boot_ns))

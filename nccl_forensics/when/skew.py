@@ -34,7 +34,8 @@ from nccl_forensics.when.bounds import (
     told_by,
     windows_of,
 )
-from nccl_forensics.when.offsets import Cut, Offsets, Segment, Step, Told, after_cut, drift
+from nccl_forensics.when.jumps import Step, Told
+from nccl_forensics.when.offsets import Cut, Offsets, Segment, after_cut, drift
 
 
 def offsets(blocks: Sequence[Block], told: Sequence[Told] = ()) -> Offsets:
@@ -238,11 +239,11 @@ def _steps(segments: Mapping[str, Sequence[Segment]], reference: str, base: int)
     for (after, before), inside in sorted(jumps.items()):
         sizes = [by for _, by in inside]
         together = len(inside) > 1 and max(sizes) - min(sizes) < max(abs(x) for x in sizes) / 2
-        span = {"after_ns": int(after) + base, "before_ns": int(before) + base}
+        after_ns, before_ns = int(after) + base, int(before) + base
         if others > 1 and len(inside) * 2 > others and together:
-            yield Step(clock=reference, by_ns=-round(float(np.median(sizes))), **span)
+            yield Step(clock=reference, by_ns=-round(float(np.median(sizes))), after_ns=after_ns, before_ns=before_ns)
         elif others > 1:
             for clock, by in inside:
-                yield Step(clock=clock, by_ns=round(by), **span)
+                yield Step(clock=clock, by_ns=round(by), after_ns=after_ns, before_ns=before_ns)
         else:
-            yield Step(clock=None, by_ns=round(inside[0][1]), **span)
+            yield Step(clock=None, by_ns=round(inside[0][1]), after_ns=after_ns, before_ns=before_ns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from calendar import isleap
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
@@ -84,7 +85,7 @@ def years_of(
         journals = _ends_of_journals(events)
         for source, inside in need.items():
             days = {(wall // DAY * DAY, back) for wall, back in turns(inside, in_sections(source, rows))}
-            newest = max(day for day, back in days if back == 0)
+            newest = _newest_day(days)
             year = _by_own_lines(inside, in_sections(source, rows))
             if year is None:
                 year = full_dates.year(source, inside[-1].host, days)
@@ -102,6 +103,11 @@ def _by_own_lines(inside: Sequence[Event], sections: bool) -> int | None:
             if abs(written - epoch_ns) <= 2 * DAY:
                 return _year(written) + back
     return None
+
+
+def _newest_day(days: Iterable[tuple[int, int]]) -> int:
+    """Of a file's days, as `turns` gives them, the last."""
+    return max(day for day, back in days if back == 0)
 
 
 def _dates(events: Iterable[Event], arrivals: Iterable[Arrival]) -> Iterator[tuple[str | None, str, int]]:
@@ -192,12 +198,13 @@ class FullDates:
         lines of two years, the one is taken after which the file ends sooner: a bundle is collected within days.
         `days`: (day in `NO_YEAR`, ns; turns of the year between it and the file's end).
         """
-        newest = max(day for day, back in days if back == 0)
+        newest = _newest_day(days)
+        leaps = {turns for day, turns in days if _is_leap_day(day)}
         moved = [
             (with_year(day, year), year + turns)
             for day, turns in days
             for year in sorted({y + by for y in self._years for by in (-1, 0, 1)})
-            if 1 <= year <= 9999
+            if 1 <= year <= 9999 and all(isleap(year + turns - back) for back in leaps)
         ]
         close = {at // DAY + by for at, _ in moved for by in range(-NEAR_DAYS - 1, NEAR_DAYS + 2)}
         for by_day in self._of(source, host):
@@ -214,6 +221,11 @@ class FullDates:
         if host:
             yield self._groups.get(("host", short(host)), {})
         yield self._groups.get((), {})
+
+
+def _is_leap_day(ns: int) -> bool:
+    """Is it 29 February? Of a time in `NO_YEAR`, which has one."""
+    return datetime.fromtimestamp(ns // SECOND, timezone.utc).strftime("%m%d") == "0229"
 
 
 def in_sections(source: str, rows: Mapping[str, InputRow]) -> bool:
@@ -251,14 +263,21 @@ def walls_of_file(
 ) -> dict[int, int]:
     """id(event) → its written wall time, ns, in the right year (or 1972), not yet in UTC."""
     by_source: dict[str, list[Event]] = defaultdict(list)
+    unsaid: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         if event.stamp is not None and event.stamp.wall_ns is not None:
             by_source[event.evidence.source].append(event)
+            if not event.stamp.has_year and years.get(event.evidence.source) is None:
+                unsaid[event.evidence.source].append(event)
+    stand_ins = _stand_ins(unsaid, rows)
     found: dict[int, int] = {}
     for source, inside in by_source.items():
         found |= {id(event): wall for event, wall in zip(inside, walls_of(inside), strict=True)}
         year = years.get(source)
-        found |= _in_year(inside, NO_YEAR if year is None else year, in_sections(source, rows))
+        if year is None:
+            year = stand_ins.get(source)
+        if year is not None:
+            found |= _in_year(inside, year, in_sections(source, rows))
         if not in_sections(source, rows):
             _unfold([e for e in inside if e.stamp is not None and e.stamp.zone_s is None], found)
     return found
@@ -281,6 +300,30 @@ def _ends_summer_time(wall_ns: int) -> bool:
     """Is it a night in which clocks go back somewhere: a Sunday in autumn, north or south, before four?"""
     at = datetime.fromtimestamp(wall_ns // SECOND, timezone.utc)
     return at.month in (3, 4, 10, 11) and at.hour < 4 and (at.weekday() == SUNDAY or not is_dated(wall_ns))
+
+
+def _stand_ins(unsaid: Mapping[str, Sequence[Event]], rows: Mapping[str, InputRow]) -> dict[str, int | None]:
+    """File → a year near `NO_YEAR` for its newest line where nothing tells the real one, so that December comes before
+    January and 29 February is a day. `unsaid`: by file, what was written without a year."""
+    days = {
+        source: {(wall // DAY * DAY, back) for wall, back in turns(inside, in_sections(source, rows))}
+        for source, inside in unsaid.items()
+    }
+    newest = {chain[-1]: _newest_day(days[chain[-1]]) for chain in chains(unsaid)}
+    begin = _begin_of_year(newest.values())
+    found: dict[str, int | None] = dict.fromkeys(unsaid)
+    found |= {source: NO_YEAR - (begin is not None and day >= begin) for source, day in newest.items()}
+    found = _with_rotated_years(found, unsaid, None)
+    leaps = {(year or NO_YEAR) - back for s, year in found.items() for day, back in days[s] if _is_leap_day(day)}
+    later = next((by for by in range(4) if all(isleap(year + by) for year in leaps)), 0)
+    return {source: year + later for source, year in found.items() if year is not None}
+
+
+def _begin_of_year(newest: Iterable[int]) -> int | None:
+    """From which day on (in `NO_YEAR`) files end in the year before the others, which end after New Year: half a year
+    or more in between, in which none ends."""
+    ends = sorted(set(newest))
+    return next((later for end, later in pairwise(ends) if later - end > HALF_YEAR), None)
 
 
 def _in_year(inside: Sequence[Event], year: int, sections: bool) -> dict[int, int]:

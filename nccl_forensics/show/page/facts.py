@@ -106,7 +106,10 @@ def when_words(incident: Doc, lookup: Lookup) -> str:
         if detected is None:
             written = incident.get("onset_written")
             return clean(said(written)) if written else _("No time of the failure is in these files")
-        return _("Onset not known; noticed {time}").format(time=zoned(timestamp(detected), incident))
+        noticed = zoned(timestamp(detected), incident)
+        if written := incident.get("onset_written"):
+            return _("{onset}; noticed {time}").format(onset=clean(said(written)), time=noticed)
+        return _("Onset not known; noticed {time}").format(time=noticed)
     error = incident.get("onset_uncertainty_s")
     text = f"{zoned(timestamp(onset, error), incident)} {plus_minus(error)}"
     if error is not None and len(set(lookup.host_of.values())) > 1:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from nccl_forensics.catalog import weight
-from nccl_forensics.model import Event, Finding, Suspect
+from nccl_forensics.model import Event, Finding, Suspect, flag
 from nccl_forensics.names import same_host
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say
@@ -56,6 +56,8 @@ def _starts(case: Case) -> dict[str, dict[int, Event]]:
     found: dict[str, dict[int, Event]] = defaultdict(dict)
     reports = {r.path for r in case.rows if r.format == "nvidia-bug-report"}
     for event in case.of("boot-start"):
+        if flag(event, "refuted") or flag(event, "by_id"):  # no boot; or one of which nothing tells how it began
+            continue
         if event.evidence.source not in reports:  # a report holds excerpts of several boots one after the other
             found[event.evidence.source][event.evidence.line or 0] = event
     return found

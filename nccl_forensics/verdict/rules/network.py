@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from nccl_forensics.catalog import kinds_marked, weight
-from nccl_forensics.model import Event, Finding, number, text
+from nccl_forensics.model import Event, Finding, flag, number, text
 from nccl_forensics.names import same_host, short
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say
@@ -251,7 +251,8 @@ def _tells_an_end(case: Case, theirs: Sequence[Event], ranks: tuple[int, ...]) -
 
 def _is_a_restart(case: Case, event: Event) -> bool:
     """A start that no shutdown in order came before, and that has lines of an earlier boot in front of it."""
-    return event.kind == "boot-start" and event.details.get("orderly") is not True and not _first(case, event)
+    unordered = event.kind == "boot-start" and event.details.get("orderly") is not True
+    return unordered and not flag(event, "refuted") and not _first(case, event)
 
 
 def _first(case: Case, start: Event) -> bool:

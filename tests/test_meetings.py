@@ -264,11 +264,13 @@ def _waits(*lines: dict[str, Any]) -> list[tuple[str, float]]:
     [
         ([_waited(600)], [("a", 0)]),
         ([_waited(601)], [("a", 1)]),
-        ([_waited(4200)], [("a", 3600)]),
-        ([_waited(-3000)], [("a", -3600)]),
-        ([_waited(4200), _waited(4200.1, rank=1)], [("a", 3600)]),
-        ([_waited(600), _waited(4200, rank=1)], []),  # they disagree
-        ([_waited(600), _waited(4200, rank=1, host="b")], [("a", 0), ("b", 3600)]),
+        ([_waited(640)], [("a", 40)]),
+        ([_waited(560)], [("a", -40)]),
+        ([_waited(640), _waited(640.1, rank=1)], [("a", 40)]),
+        ([_waited(600), _waited(640, rank=1)], []),  # they disagree
+        ([_waited(600), _waited(640, rank=1, host="b")], [("a", 0), ("b", 40)]),
+        ([_waited(4200)], []),  # an hour off: read in another zone than it was written in
+        ([_waited(600 - 5.5 * 3600)], []),
         ([_waited(600, seq=99)], []),
         ([_waited(600, seq=None)], []),
         ([_waited(600, waited_ms=None)], []),

@@ -12,8 +12,8 @@ from test_meetings import timed
 
 from nccl_forensics.lines.stamps import with_year
 from nccl_forensics.model import Event
-from nccl_forensics.when import align, belief, host_zones, years
-from nccl_forensics.when.offsets import Step
+from nccl_forensics.when import align, belief, host_zones, steps, years
+from nccl_forensics.when.jumps import Step, same_step
 from nccl_forensics.who import roster
 
 
@@ -128,7 +128,7 @@ def step(clock: str | None = "a", after: float = 0, before: float = 10, by: floa
     ],
 )
 def test_one_step_told_and_shown(other: Step, same: bool) -> None:
-    assert align._same_step(step(), other) is same
+    assert same_step(step(), other) is same
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_one_step_told_and_shown(other: Step, same: bool) -> None:
 )
 def test_by_how_much_the_time_service_set_a_clock(said: dict[str, Any], seconds: float) -> None:
     (event,) = timed({"kind": "chrony-step", **said})
-    assert align._set_by_ns(event) == seconds * SECOND
+    assert steps._set_by_ns(event) == seconds * SECOND
 
 
 def test_what_a_clocks_row_says_of_steps() -> None:

@@ -27,7 +27,7 @@ from nccl_forensics.when.belief import Beliefs, ZoneOf
 from nccl_forensics.when.boots import Up, with_shown
 from nccl_forensics.when.jumps import Told, same_step
 from nccl_forensics.when.process_zones import Tie
-from nccl_forensics.when.readings import Readings
+from nccl_forensics.when.readings import Reading, Readings
 from nccl_forensics.when.steps import Shown, Unwatched, of_any_zone, shown
 
 if TYPE_CHECKING:
@@ -108,8 +108,8 @@ def _placed(events: Sequence[Event], readings: Readings) -> _Placed:
     assumed: set[str] = set()
     zones: dict[str, ZoneOf] = {}
     placed: list[Event] = []
-    for event in events:
-        boot, reading = readings.boot(event), readings.read(event)
+    for event, reading in zip(events, _read(events, readings), strict=True):
+        boot = readings.boot(event)
         if reading is None:
             placed.append(replace(event, time_ns=None, uncertainty_ns=None, time_basis="none", boot=boot, clock=None))
             continue
@@ -137,6 +137,19 @@ def _placed(events: Sequence[Event], readings: Readings) -> _Placed:
     up = Up(placed, owners)
     placed = [replace(e, details={**e.details, "refuted": True}) if up.refutes(e) else e for e in placed]
     return _Placed(placed, clocks, frozenset(assumed), owners, beliefs)
+
+
+def _read(events: Sequence[Event], readings: Readings) -> list[Reading | None]:
+    """What each stamp means. A clock has one zone: a file whose zone nothing proves beside others of the same host and
+    sort that are proved is a clock of its own."""
+    found = [readings.read(event) for event in events]
+    proved = {reading.clock for reading in found if reading is not None and reading.basis == "shared-event"}
+    return [
+        replace(reading, clock=f"{reading.clock} in {event.evidence.source}")
+        if reading is not None and reading.clock in proved and (reading.assumed or reading.declared)
+        else reading
+        for event, reading in zip(events, found, strict=True)
+    ]
 
 
 def _tied(

@@ -107,6 +107,7 @@ def _one_job(pile: Pile, declared: _Declared) -> Analysis:
         arrivals=arrivals_of(recorded.groups),
         dumps=pile.dumps,
         places={rank: place.host for rank, place in known.ranks.items()},
+        begins=pile.begins,
     )
     known = with_coincidences(known, aligned.events)
     told(f"{count(len(aligned.events), 'event')} on {count(len(aligned.clocks), 'clock')}", "reconstruct")

@@ -15,7 +15,7 @@ from nccl_forensics.intake.limits import Limits, Totals
 from nccl_forensics.intake.readers import File, Source
 from nccl_forensics.intake.walk import collect, files, sources
 from nccl_forensics.lines.flood import Flood, Kept
-from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.line import Line, alone
 from nccl_forensics.lines.plugins import Parser, Parsers, Stream, parsers
 from nccl_forensics.lines.scan import Often, Scanner
 from nccl_forensics.lines.window import UNREAD
@@ -25,6 +25,8 @@ from nccl_forensics.text.phrases import count
 
 PULSE_FIRST, PULSE_LAST = 200, 800
 """Lines of progress (which can be every line of a log) that are read from the start and the end of a file."""
+HEAD_BYTES = 4096
+"""What the format and the first time are told from."""
 PULSE = frozenset({"progress"})
 """Parsers whose lines are only a pulse."""
 
@@ -38,6 +40,8 @@ class Parsed:
     values: tuple[Any, ...] = ()
     """What file parsers yield besides events: Flight Recorder dumps, and how long collectives took."""
     problems: tuple[Problem, ...] = ()
+    begin: Event | None = None
+    """The first line with a time of a kernel's log, whatever it says: nothing before it is in that file."""
 
 
 def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
@@ -47,7 +51,7 @@ def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
         return Parsed(
             replace(row, status=source.status, reason=source.reason, format=sniff.by_name(source.name) or "unknown")
         )
-    head = source.head(4096)
+    head = source.head(HEAD_BYTES)
     if sniff.is_own(head):
         return Parsed(replace(row, status="skipped", format="report", reason="written by this tool: no evidence"))
     for one in known.files:
@@ -63,7 +67,22 @@ def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
         events,
         (),
         tuple(problems),
+        _begin(source.path, head) if format_ in RUNNING_LOGS else None,
     )
+
+
+RUNNING_LOGS = sniff.KERNEL_FORMATS - {"nvidia-bug-report"}
+"""Files that go on from one line to the next; a report holds excerpts, newest first."""
+
+
+def _begin(path: str, head: bytes) -> Event | None:
+    state: dict[str, Any] = {}
+    whole = head.splitlines()[: -1 if len(head) == HEAD_BYTES else None]
+    for number, raw in enumerate(whole, 1):
+        line = alone(path, state, number, raw, frozenset())
+        if line.stamp is not None:
+            return line.event("log-begins", role="context")
+    return None
 
 
 def _scanned(

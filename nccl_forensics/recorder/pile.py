@@ -22,6 +22,8 @@ class Pile:
     timed: list[Timed]
     """How long collectives took, from NCCL's Inspector."""
     problems: list[Problem]
+    begins: list[Event]
+    """The first line with a time of each kernel's log."""
 
     @classmethod
     def of(cls, parsed: Iterable[Parsed]) -> Pile:
@@ -33,4 +35,5 @@ class Pile:
             dumps=[v for v in values if not isinstance(v, Timed)],
             timed=[v for v in values if isinstance(v, Timed)],
             problems=[q for p in parsed for q in p.problems],
+            begins=[p.begin for p in parsed if p.begin is not None],
         )

@@ -10,7 +10,7 @@ from nccl_forensics.names import same_host
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say, say_many
 from nccl_forensics.verdict.advice import KERNEL_LOGS, kernel_logs, recorder_setting, undumped
-from nccl_forensics.verdict.case import ONE_START, Case
+from nccl_forensics.verdict.case import Case
 
 MOST_MISSING = 6
 COLLECT = say("`nccl-forensics collect-script > collect.sh`, then `sudo sh collect.sh` there")
@@ -93,11 +93,9 @@ def _tells_of_the_failure(row: InputRow, case: Case) -> bool:
 
 
 def _began_later(row: InputRow, case: Case) -> bool:
-    """Does it begin with a boot that came after the failure, for all that its clock can be off?"""
-    seen = case.detected
-    boots = (e for e in case.of("boot-start") if e.evidence.source == row.path)
-    first = [boot for boot in boots if (boot.evidence.line or 0) < ONE_START]
-    return seen is not None and bool(first) and all(case.aligned.before(seen, boot) for boot in first)
+    """Does it begin after the failure, for all that its clock can be off?"""
+    seen, begin = case.detected, case.aligned.begins.get(row.path)
+    return seen is not None and begin is not None and case.aligned.before(seen, begin) is True
 
 
 def _rank_of_the_card(known: _Known) -> str | None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from nccl_forensics.model import ClockRow, Event, GroupState, InputRow
 from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND, is_dated, moment
+from nccl_forensics.when import begins as begins_
 from nccl_forensics.when import between
 from nccl_forensics.when.aligned import Aligned, Arrival, ordered, whose_clock
 from nccl_forensics.when.belief import Beliefs, ZoneOf
@@ -54,18 +55,34 @@ def align(
     arrivals: Sequence[Arrival] = (),
     dumps: Sequence[Dump] = (),
     places: Mapping[int, str | None] | None = None,
+    begins: Sequence[Event] = (),
 ) -> Aligned:
     """`events` (in file order) with time_ns, uncertainty_ns, time_basis, boot and clock filled in, sorted.
 
     `zone` and `year` are the user's word for stamps that were written without; `arrivals` and `dumps` are from Flight
-    Recorder, whose times are UTC as the rank's host has it; `places`: rank → host.
+    Recorder, whose times are UTC as the rank's host has it; `places`: rank → host; `begins`: the first lines of logs,
+    which say nothing but when these begin.
     """
     entered = _entered(dumps)
-    events = with_shown(events)
     by_path = {row.path: row for row in rows}
-    placed = _placed(events, Readings.of(events, by_path, zone, year, arrivals, entered))
-    aligned = _compared(placed, _Recorded(dumps, places or {}, entered))
-    return replace(aligned, events=tuple(ordered(between.bounded(aligned.events, by_path, aligned.assumed))))
+    silent = begins_.of_silent(begins, events, by_path)
+    events = with_shown(events)
+    readings = Readings.of([*silent, *events], by_path, zone, year, arrivals, entered)
+    aligned = _compared(_placed(events, readings), _Recorded(dumps, places or {}, entered))
+    aligned, silent = _with_silent(aligned, _placed(silent, readings))
+    return replace(
+        aligned,
+        events=tuple(ordered(between.bounded(aligned.events, by_path, aligned.assumed))),
+        begins=begins_.placed(begins, silent, aligned.events),
+    )
+
+
+def _with_silent(aligned: Aligned, silent: _Placed) -> tuple[Aligned, list[Event]]:
+    """What the zones of clocks are on which only silent logs write, and these logs' first lines on the reference."""
+    beliefs = replace(aligned.beliefs, of={**silent.beliefs.of, **aligned.beliefs.of})
+    offsets = aligned.offsets
+    moved = [e if offsets is None else _moved(e, offsets, silent.owners) for e in silent.events]
+    return replace(aligned, beliefs=beliefs), moved
 
 
 def _entered(dumps: Sequence[Dump]) -> Entered | None:
@@ -161,7 +178,7 @@ def _tied(
     clocks = {id(event): made.clock for event, made in zip(events, placed, strict=True)}
     found: dict[tuple[str, str], int] = {}
     for tie in ties:
-        host, job = clocks[id(tie.of_host)], clocks[id(tie.of_job)]
+        host, job = clocks.get(id(tie.of_host)), clocks.get(id(tie.of_job))
         if host is not None and job is not None and host != job:
             found.setdefault((host, job), tie.apart_ns - zones[host].east_ns + zones[job].east_ns)
     return found

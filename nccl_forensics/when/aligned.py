@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,8 @@ class Aligned:
     """By how much clocks differ; None: there is only one."""
     beliefs: Beliefs = field(default_factory=Beliefs)
     """How likely other zones are than those that the times were read in."""
+    begins: Mapping[str, Event] = field(default_factory=dict)
+    """Kernel's log → its first line with a time; no event."""
 
     def whose(self, event: Event) -> str:
         """The clock behind a stamp: that of its host; of its file where the host isn't known."""

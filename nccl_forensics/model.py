@@ -339,6 +339,8 @@ class Finding:
     """False: other causes would show the same, so that alone it makes its own suspected at most."""
     weight_alone: float | None = None
     """What it weighed as a fault of its host, before that host was found to be none of the job's; else None."""
+    tied: bool = True
+    """False: it is of a host that nothing ties to the job, neither a rank nor a line nor its time."""
     ranks: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
     gpus: tuple[Gpu, ...] = ()

@@ -73,3 +73,16 @@ def test_a_log_of_another_host_and_day_moves_no_verdict(name: str, tmp_path: Pat
         assert [(i.verdict.cause, i.verdict.ranks) for i in found.incidents] == [w[:2] for w in wanted], day
         for incident, (*_, confidence) in zip(found.incidents, wanted, strict=True):
             assert incident.verdict.confidence == pytest.approx(confidence, abs=0.02), day
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PILES)
+def test_a_fault_of_a_stranger_takes_nothing_over_that_a_job_without_a_time_explains(name: str, tmp_path: Path) -> None:
+    own = analyze(PILES[name])
+    told = [i.verdict for i in own.incidents if i.verdict.status == "identified"]
+    if has_dated_job(own) or not told or not any(row.format == "job-log" for row in own.rows):
+        pytest.skip("no job that explains itself and tells no time")
+    for day in ("two years before", "a year after"):
+        (tmp_path / "kern.log").write_text(OF_OTHER_DAYS[day], encoding="utf-8")
+        found = analyze([*PILES[name], str(tmp_path / "kern.log")])
+        assert {(v.cause, v.ranks) for v in told} <= set(said(found)), day

@@ -46,12 +46,12 @@ def _untied(finding: Finding, ran: _Whereabouts) -> Finding:
     why = say("neither its host nor its time ties it to the job")
     says = say("{says} ({why})", says=finding.says, why=why)
     if not ran.case.hosts_are_known or ran.are_named_alike(finding.hosts):
-        return replace(finding, weight=finding.weight + weight("nothing_ties"), says=says)
+        return replace(finding, weight=finding.weight + weight("nothing_ties"), says=says, tied=False)
     return _apart(finding, min(finding.weight, 1.0) + weight("not_in_job"), says)
 
 
 def _apart(finding: Finding, value: float, says: str) -> Finding:
-    return replace(finding, weight=value, weight_alone=finding.weight, says=says)
+    return replace(finding, weight=value, weight_alone=finding.weight, says=says, tied=False)
 
 
 @dataclass(frozen=True)

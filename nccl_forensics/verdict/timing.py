@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nccl_forensics.catalog import causes_marked, kinds_marked, weight
+from nccl_forensics.lines.stamps import in_year_near
 from nccl_forensics.model import Event, number
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say
@@ -114,11 +115,13 @@ class Timings:
         return _mixed(event, answers, grave=self._is_grave(event), said_by_user=declared)
 
     def _is_of_other_days(self, time_ns: int) -> bool:
-        """Did it come a day and all zones before the job's first line, or after its last one?"""
-        if self.span_ns is None or not is_dated(time_ns):
+        """Did it come a day and all zones before the job's first line, or after its last one: in any year, where
+        nothing tells its own?"""
+        if self.span_ns is None:
             return False
         first, last = self.span_ns
-        return not first - FAR_S * SECOND <= time_ns <= last + FAR_S * SECOND
+        moments = (time_ns,) if is_dated(time_ns) else (in_year_near(time_ns, first), in_year_near(time_ns, last))
+        return not any(first - FAR_S * SECOND <= moment <= last + FAR_S * SECOND for moment in moments)
 
     def is_shown(self, event: Event) -> bool:
         """Do the clocks show that it came in time, or otherwise? What has no time at all claims no order, and the job's

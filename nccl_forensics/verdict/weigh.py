@@ -407,6 +407,9 @@ def _tells_the_same_story(draft: Draft, other: Draft) -> bool:
 
 
 def _may_explain(other: Draft, draft: Draft) -> bool:
+    tells_its_own_reason = draft.cause in OF_PROGRAMS and draft.cause not in advice.GPU_CAUSES
+    if tells_its_own_reason and not any(f.tied and f.weight > 0 for f in other.findings):
+        return False
     return (draft.cause, other.cause) not in PROVED or any(not f.inference and f.weight > 0 for f in other.findings)
 
 

@@ -270,7 +270,7 @@ CUDA_CAUSES: tuple[tuple[str, str], ...] = (
     ("GPU is lost", "gpu_off_bus"),
     ("Unable to determine the device handle", "gpu_off_bus"),
     ("no CUDA-capable device", "gpu_off_bus"),
-    ("unknown error", "gpu_off_bus"),
+    ("unknown error", "gpu_other"),
     ("over nvlink", "nvlink"),
     ("launch timed out", "gpu_app_fault"),
     ("hardware stack error", "gpu_app_fault"),

@@ -26,6 +26,7 @@ _LOGGER_TAIL = re.compile(
     r"|: (?=\S)"
     r")"
 )
+_RANK_IN_TAIL = re.compile(r"\[rank[ :=]?(\d{1,7})\]", re.ASCII | re.IGNORECASE)
 _DEEPSPEED_RANK = re.compile(r"\[[\w.]+:\d+:log_dist\] \[Rank (\d{1,7})\] ", re.ASCII)
 
 
@@ -33,6 +34,8 @@ def after_stamp(text: str, at: int, peeled: Peeled) -> str:
     """The text behind a logger's stamp, without the logger's name and level."""
     m = _LOGGER_TAIL.match(text, at)
     rest = text[m.end() :] if m else after_blank(text, at)
+    if m is not None and "ank" in m[0] and (named := _RANK_IN_TAIL.search(m[0])):
+        peeled.rank = int(named[1])
     if rest.startswith("[") and (rank := _DEEPSPEED_RANK.match(rest)):
         peeled.rank = int(rank[1])
     return rest

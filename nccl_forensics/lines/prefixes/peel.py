@@ -19,6 +19,7 @@ from typing import Final
 from nccl_forensics.lines.prefixes.headings import of_heading
 from nccl_forensics.lines.prefixes.launchers import NCCL_HEAD, is_host, may_be_host
 from nccl_forensics.lines.prefixes.layers import layers, unwrap
+from nccl_forensics.lines.prefixes.learnt import without_learnt
 from nccl_forensics.lines.prefixes.peeled import Peeled, decode
 from nccl_forensics.lines.prefixes.records import binary_field, export_record, exported, verbose
 from nccl_forensics.lines.stamps import in_zone_of
@@ -204,6 +205,8 @@ def peel(line: RawLine) -> Peeled:
     if rest.startswith(_CONTINUED) and (peeled.stamp is None or peeled.stamp.boot_ns is None):
         rest = _continued(rest, peeled, line)
     if peeled.program != "kernel":
+        if not peeled.final:
+            rest = without_learnt(rest, peeled, line)
         rest = _message(rest, peeled, line)
     if peeled.host is None:
         of_heading(peeled, line)

@@ -154,7 +154,7 @@ def _learn(text: str, line: RawLine) -> Prefix | None:
     if state.get("tries", 0) >= MOST_TRIES or not any(map(text.__contains__, _IN_EVERY)) or _BEGINS.match(text):
         return None
     found = _BEGINS.search(text, 1, LONGEST + 100)
-    if found is None or found.start() > LONGEST:
+    if found is None or found.start() > LONGEST or "\n" in text[: found.start()]:
         return None
     state["tries"] = state.get("tries", 0) + 1
     parts = tuple(_parts(text[: found.start()]))

@@ -14,6 +14,7 @@ from nccl_forensics.starts import jobs
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say
 from nccl_forensics.verdict import rates
+from nccl_forensics.verdict.oddities import Oddity
 from nccl_forensics.when.aligned import Aligned, ordered
 from nccl_forensics.who import identities
 
@@ -37,6 +38,8 @@ class Analysis:
     problems: tuple[Problem, ...]
     rates: rates.Rates | None = None
     """How often the machines fail; None where no log covers a week."""
+    oddities: tuple[Oddity, ...] = ()
+    """Lines that look like errors and that nothing here understands, the most telling first."""
     aligned: Aligned | None = None
     """How the clocks were read, for who wants to ask about an order."""
 

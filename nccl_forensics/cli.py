@@ -57,6 +57,7 @@ class Common:
     timezone: str | None = None
     year: int | None = None
     hosts: Path | None = None
+    good_run: tuple[str, ...] = ()
     workers: int = 1
     limits: tuple[tuple[str, int], ...] = ()
     quiet: bool = False
@@ -70,7 +71,8 @@ def _common(function: Any) -> Any:
     @functools.wraps(function)
     def command(**given: Any) -> Any:
         limits = tuple((n, v) for n in LIMITS if (v := given.pop(f"max_{n}")) is not None)
-        shared = {n: given.pop(n) for n in ("timezone", "year", "hosts", "workers", "quiet", "verbose", "no_progress")}
+        names = ("timezone", "year", "hosts", "good_run", "workers", "quiet", "verbose", "no_progress")
+        shared = {n: given.pop(n) for n in names}
         if shared["verbose"]:
             logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
         return function(**given, common=Common(**shared, limits=limits))
@@ -86,6 +88,13 @@ def _common(function: Any) -> Any:
             "--hosts",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             help="Who ran where, if no log tells: lines of `rank host [local-rank] [GPU index or PCI address]`.",
+        ),
+        click.option(
+            "--good-run",
+            multiple=True,
+            type=click.Path(exists=True),
+            metavar="PATH",
+            help="Logs of a run of the same job that went well: what looks like an error there, too, is none here.",
         ),
         click.option(
             "--workers",
@@ -178,6 +187,7 @@ def _analysis(paths: tuple[str, ...], common: Common, zone: tzinfo | None, windo
             zone=zone,
             year=common.year,
             hosts=common.hosts,
+            good_run=common.good_run,
             limits=Limits(**dict(common.limits)),
             progress=show,
             workers=common.workers,
@@ -451,8 +461,8 @@ def inspect(paths: tuple[str, ...], json_: str | None, common: Common) -> None:
         _fail(str(err), err.status)
     doc = document.build(analysis) | inventory.survey(analysis)
     if json_ is not None:
-        names = ("schema", "tool", "inputs", "hosts", "clocks", "problems", "files", "coverage", "missing")
-        kept = {k: doc[k] for k in names}
+        names = ("schema", "tool", "inputs", "hosts", "clocks", "problems", "alarms", "files", "coverage", "missing")
+        kept = {k: doc[k] for k in names if k in doc}
         text = json.dumps(kept, ensure_ascii=False, indent=1) + "\n"
         if json_ == "-":
             click.echo(text, nl=False)

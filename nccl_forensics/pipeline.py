@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
 from pathlib import Path
@@ -12,13 +12,14 @@ from nccl_forensics.analysis import Analysis, of_several_jobs
 from nccl_forensics.intake.limits import Limits
 from nccl_forensics.lines.copies import without_copies
 from nccl_forensics.lines.read import Parsed, read
-from nccl_forensics.model import Incident, Problem, Reconstruction
+from nccl_forensics.model import Event, Incident, InputRow, Problem, Reconstruction
 from nccl_forensics.recorder.pile import Pile
 from nccl_forensics.starts import jobs, outcome, runs
 from nccl_forensics.steps import Told
 from nccl_forensics.text.phrases import count
 from nccl_forensics.verdict import rates
 from nccl_forensics.verdict.incidents import diagnose
+from nccl_forensics.verdict.oddities import oddities, wordings
 from nccl_forensics.verdict.ranks import no_incident_ranks
 from nccl_forensics.waits.reconstruct import from_all, from_dumps
 from nccl_forensics.when.align import align, arrivals_of
@@ -40,15 +41,20 @@ def analyze(
     zone: tzinfo | None = None,
     year: int | None = None,
     hosts: Path | None = None,
+    good_run: Sequence[str] = (),
     limits: Limits | None = None,
     progress: Callable[[str, int], None] | None = None,
     workers: int = 1,
     window: Window | None = None,
 ) -> Analysis:
-    """From paths to incidents, read by `workers` threads. Raises InputError for what the user can mend."""
+    """From paths to incidents, read by `workers` threads. Raises InputError for what the user can mend.
+
+    `good_run`: paths of logs of a run that went well; what looks like an error in these, too, is no alarm.
+    """
     places = read_hosts_file(hosts) if hosts is not None else None
     parsed = read(paths, stdin=stdin, limits=limits, progress=progress, workers=workers)
-    return conclude(parsed, zone=zone, year=year, places=places, window=window)
+    good = wordings(e for p in read(good_run, limits=limits, workers=workers) for e in p.alarms) if good_run else ()
+    return conclude(parsed, zone=zone, year=year, places=places, window=window, good=good)
 
 
 def conclude(
@@ -58,12 +64,14 @@ def conclude(
     year: int | None = None,
     places: Mapping[int, Place] | None = None,
     window: Window | None = None,
+    good: Collection[str] = (),
 ) -> Analysis:
     """From what the files gave to incidents: the part that needs all files at once. Several jobs are taken one by one.
 
     `window` limits what is reconstructed and weighed; who is who and what the clocks read is learned from all lines.
+    `good`: wordings of a good run, which are no alarms.
     """
-    declared = _Declared(zone, year, places, window)
+    declared = _Declared(zone, year, places, window, good)
     parsed = without_copies(parsed)
     whole = Pile.of(parsed)
     found, said = jobs.apart(whole.rows, whole.events, whole.dumps) if places is None else ([], ())
@@ -85,6 +93,8 @@ class _Declared:
     year: int | None
     places: Mapping[int, Place] | None
     window: Window | None
+    good: Collection[str]
+    """Wordings of a good run."""
 
 
 def _one_job(pile: Pile, declared: _Declared) -> Analysis:
@@ -107,7 +117,7 @@ def _one_job(pile: Pile, declared: _Declared) -> Analysis:
         arrivals=arrivals_of(recorded.groups),
         dumps=pile.dumps,
         places={rank: place.host for rank, place in known.ranks.items()},
-        begins=pile.begins,
+        asides=[*pile.begins, *pile.alarms],
     )
     known = with_coincidences(known, aligned.events)
     told(f"{count(len(aligned.events), 'event')} on {count(len(aligned.clocks), 'clock')}", "reconstruct")
@@ -146,9 +156,22 @@ def _one_job(pile: Pile, declared: _Declared) -> Analysis:
         ranks=primary.ranks if primary else no_incident_ranks(of_newest, known, collectives, rows),
         collectives=collectives,
         rates=failing,
+        oddities=tuple(oddities(_alarms(aligned, rows), rows, incidents, declared.good)),
         problems=tuple(dict.fromkeys([*inside.problems, *pile.problems, *placed, *said])),
         aligned=aligned,
     )
+
+
+def _alarms(aligned: Aligned, rows: Sequence[InputRow]) -> list[Event]:
+    """The alarms, with the rank and host of their files where they tell none."""
+    by_path = {row.path: row for row in rows}
+    return [
+        replace(e, rank=row.rank if e.rank is None else e.rank, host=e.host or row.host)
+        if (row := by_path.get(e.evidence.source)) is not None
+        else e
+        for e in aligned.asides
+        if e.kind == "alarm"
+    ]
 
 
 def _each_start(

@@ -309,7 +309,8 @@ def test_inspect_lists_every_file(here: Path) -> None:
 
 def test_inspect_as_json(here: Path) -> None:
     doc = json.loads(ended(run("inspect", RISER, "--json", "-"), 0).output)
-    assert {"schema", "tool", "inputs", "hosts", "clocks", "problems", "files", "coverage", "missing"} == set(doc)
+    kept = {"schema", "tool", "inputs", "hosts", "clocks", "problems", "alarms", "files", "coverage", "missing"}
+    assert kept == set(doc)
     ended(run("inspect", RISER, "--json", "i.json", "--quiet"), 0)
     assert json.loads((here / "i.json").read_text(encoding="utf-8"))["inputs"] == doc["inputs"]
 

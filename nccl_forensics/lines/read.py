@@ -14,10 +14,11 @@ from nccl_forensics.intake import sniff
 from nccl_forensics.intake.limits import Limits, Totals
 from nccl_forensics.intake.readers import File, Source
 from nccl_forensics.intake.walk import collect, files, sources
+from nccl_forensics.lines.alarms import WORDS, Alarms, is_logged
 from nccl_forensics.lines.flood import Flood, Kept
 from nccl_forensics.lines.line import Line, alone
 from nccl_forensics.lines.plugins import Parser, Parsers, Stream, parsers
-from nccl_forensics.lines.scan import Often, Scanner
+from nccl_forensics.lines.scan import NOT_LOOKED_FOR, Often, Scanner
 from nccl_forensics.lines.window import UNREAD
 from nccl_forensics.model import Event, InputRow, Problem
 from nccl_forensics.steps import Told
@@ -42,6 +43,8 @@ class Parsed:
     problems: tuple[Problem, ...] = ()
     begin: Event | None = None
     """The first line with a time of a kernel's log, whatever it says: nothing before it is in that file."""
+    alarms: tuple[Event, ...] = ()
+    """Lines that look like errors and that no parser knows: no events, one for each wording."""
 
 
 def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
@@ -57,10 +60,13 @@ def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
     for one in known.files:
         if one.claims(head, source.name):
             return _structured(source, row, one.name, one.read(cast("Stream", source)))
-    events, problems = _scanned(source, source.stream, known, scanner)
-    format_ = sniff.sniff(head, source.name) or ("job-log" if events else "unknown")
+    events, problems, alarms = _scanned(source, source.stream, known, scanner)
+    known_format = sniff.sniff(head, source.name)
+    if known_format is None and not events:
+        alarms = tuple(alarm for alarm in alarms if is_logged(alarm))
+    format_ = known_format or ("job-log" if events or alarms else "unknown")
     status, reason = source.status, source.reason
-    if format_ == "unknown" and not events and status == "read":
+    if format_ == "unknown" and status == "read":
         status, reason = "skipped", "nothing in it was recognised; it is listed so that you know it was looked at"
     return Parsed(
         replace(row, status=status, reason=reason, format=format_, bytes=source.bytes_read, events=len(events)),
@@ -68,6 +74,7 @@ def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
         (),
         tuple(problems),
         _begin(source.path, head) if format_ in RUNNING_LOGS else None,
+        alarms,
     )
 
 
@@ -87,9 +94,9 @@ def _begin(path: str, head: bytes) -> Event | None:
 
 def _scanned(
     source: Source, stream: BinaryIO, known: Parsers, scanner: Scanner
-) -> tuple[tuple[Event, ...], list[Problem]]:
-    """The events of one file's lines, in the order of the lines, and what was counted only."""
-    kept, flood = Kept(), Flood(known)
+) -> tuple[tuple[Event, ...], list[Problem], tuple[Event, ...]]:
+    """The events of one file's lines, in the order of the lines, what was counted only, and the alarms."""
+    kept, flood, alarms = Kept(), Flood(known), Alarms()
     newest, late = 0, False  # the last lines of progress come behind all others
     often = Often(_pulse_literals(known.lines), PULSE_FIRST, PULSE_LAST)
     state: Mapping[str, Any] = {}
@@ -97,9 +104,11 @@ def _scanned(
         state = line.window.state
         late = late or line.number < newest
         newest = line.number
-        readers = flood.readers(line)
+        readers = flood.readers(line) if line.hits else ()
         if readers is not None and _give(line, readers, kept):
             flood.told(line)
+        elif readers is not None:
+            alarms.see(line)
     for line, readers in flood.last():
         late = True
         _give(line, readers, kept)
@@ -107,7 +116,11 @@ def _scanned(
     if late:
         events = tuple(sorted(events, key=lambda e: e.evidence.line or 0))
     unread: Mapping[str, int] = state.get(UNREAD, {})
-    return events, [*flood.problems(source.path), *_left_out(kept.dropped(), unread, source.path)]
+    problems = [*flood.problems(source.path), *_left_out(kept.dropped(), unread, source.path)]
+    if (number := state.get(NOT_LOOKED_FOR)) is not None:
+        says = f"lines that look like errors were not looked for behind line {number:,}: those of progress look so, too"
+        problems.append(Problem(says=says, source=source.path))
+    return events, problems, tuple(alarms.found())
 
 
 def _left_out(dropped: Mapping[str, int], unread: Mapping[str, int], path: str) -> Iterator[Problem]:
@@ -205,9 +218,15 @@ def _read(
         size = sum(f.size or 0 for f in pile)
         if 1 < len(pile) <= limits.members and size >= SHARED_BYTES:
             return _shared(
-                pile, known, Scanner(known.by_literal, expected_bytes=size), stdin, limits, progress, workers
+                pile,
+                known,
+                Scanner(known.by_literal, expected_bytes=size, vague=WORDS),
+                stdin,
+                limits,
+                progress,
+                workers,
             )
-    scanner = Scanner(known.by_literal, expected_bytes=_size(paths))
+    scanner = Scanner(known.by_literal, expected_bytes=_size(paths), vague=WORDS)
     found = []
     for source in collect(paths, stdin=stdin, limits=limits):
         found.append(read_source(source, known, scanner))

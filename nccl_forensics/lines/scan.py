@@ -33,6 +33,12 @@ PIECE = 1 << 16
 """Bytes of such a region searched at a time, from its end."""
 
 
+NOISY = 2_000
+"""Lines of progress in one dense region that hold a vague literal: from there on it tells nothing. Our judgement."""
+NOT_LOOKED_FOR = "vague from"
+"""Key of `Window.state`: the line from which on vague literals were left out."""
+
+
 class _LineEnds:
     """Counts '\\n'."""
 
@@ -217,7 +223,8 @@ class _Tail:
 class Scanner:
     """A set of literals, compiled once, and the scan of one file after another.
 
-    `expected_bytes`: as far as is known at the start; a lot makes a slower start, and a faster scan, worth while.
+    `expected_bytes`: as far as is known at the start; a lot makes a slower start, and a faster scan, worth while. Lines
+    with nothing but `vague` literals are given without hits, and no line has these among its hits.
     """
 
     def __init__(
@@ -226,10 +233,14 @@ class Scanner:
         engine: Callable[[Sequence[bytes]], Matcher] | None = None,
         *,
         expected_bytes: int = 0,
+        vague: Iterable[bytes] = (),
     ) -> None:
-        self.literals = tuple(sorted(set(literals)))
+        known = set(literals)
+        self._vague = frozenset(vague) - known
+        self.literals = tuple(sorted(known | self._vague))
         if engine is None:
             engine = functools.partial(matcher, expected_bytes=expected_bytes)
+        self._vague_numbers = frozenset(i for i, x in enumerate(self.literals) if x in self._vague)
         self._engine = engine
         self._match = engine(self.literals)
         self._lengths = tuple(map(len, self.literals))
@@ -254,12 +265,16 @@ class Scanner:
         if found is None:
             if len(self._sets) > 4096:
                 self._sets.clear()
-            found = self._sets[numbers] = frozenset(self.literals[i] for i in numbers)
+            found = self._sets[numbers] = frozenset(self.literals[i] for i in numbers) - self._vague
         return found
 
     def _numbers(self, often: Often | None) -> frozenset[int]:
         """The numbers of the literals that stand often."""
         return frozenset(i for i, x in enumerate(self.literals) if often and x in often.literals)
+
+    def _is_often(self, ids: tuple[int, ...], common: frozenset[int]) -> bool:
+        """Does a line hold one of the literals that stand often, and besides them only vague ones?"""
+        return not common.isdisjoint(ids) and all(i in common or i in self._vague_numbers for i in ids)
 
     def lines(self, path: str, stream: BinaryIO, often: Often | None = None) -> Iterator[Line]:
         """Every line of `stream` that holds a literal, in order. Reads to the end; `stream` need not be seekable.
@@ -274,9 +289,12 @@ class Scanner:
         tail: _Tail | None = None
         early = 0  # lines with nothing but `often` literals
         number = 1  # of the line that holds the first byte that has not been worked on
+        left_out: frozenset[int] = frozenset()
         for region in _regions(window, stream, self._overlap):
             dense = tail is not None and tail.dense
-            match = self._part(common, rest=True) if dense else self._match
+            skipped = (common if dense else frozenset()) | left_out
+            match = self._part(skipped, rest=True) if skipped else self._match
+            noisy = 0  # often lines that hold a vague literal
             hits = region.unseen(match(view[region.begin : region.limit]))
             counted = region.done
             others: list[int] = []
@@ -284,8 +302,11 @@ class Scanner:
             for start, end, ids in _spans(window, hits, lengths, region.begin):
                 if dense:
                     ids += tuple(i for i, _ in self._part(common)(view[start:end]))
+                    if self._is_often(ids, common):
+                        noisy += 1
+                        continue
                     others.append(start - region.done)
-                elif common and common.issuperset(ids):
+                elif common and self._is_often(ids, common):
                     early += 1
                     if often is not None and early > often.first:
                         late.append((start, end, ids))
@@ -297,6 +318,8 @@ class Scanner:
                     counted = start
                 yield Line(window, number, start, end, self._hits(ids))
             number += count(buffer, counted, region.limit)
+            if noisy > NOISY and not left_out:
+                left_out, window.state[NOT_LOOKED_FOR] = self._vague_numbers, number
             if tail is not None and dense:
                 tail.put(view[region.done : region.limit], number, others)
             elif often is not None and late:

@@ -24,6 +24,8 @@ class Pile:
     problems: list[Problem]
     begins: list[Event]
     """The first line with a time of each kernel's log."""
+    alarms: list[Event]
+    """Lines that look like errors and that no parser knows."""
 
     @classmethod
     def of(cls, parsed: Iterable[Parsed]) -> Pile:
@@ -36,4 +38,5 @@ class Pile:
             timed=[v for v in values if isinstance(v, Timed)],
             problems=[q for p in parsed for q in p.problems],
             begins=[p.begin for p in parsed if p.begin is not None],
+            alarms=[e for p in parsed for e in p.alarms],
         )

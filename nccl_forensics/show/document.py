@@ -25,12 +25,15 @@ from nccl_forensics.model import (
 from nccl_forensics.text.messages import say
 from nccl_forensics.text.moments import moment, rfc3339
 from nccl_forensics.text.phrases import runs
+from nccl_forensics.verdict.oddities import Oddity
 from nccl_forensics.verdict.rates import MOST_FAILURES, Rates
 from nccl_forensics.who.identities import hosts_of
 
 SCHEMA = "nccl-forensics/analysis/1"
 MOST_EVENTS = 5_000
 """Rows of the timeline in the document; causes, symptoms and cited lines go first. The rest is counted in problems."""
+MOST_ALARMS = 24
+"""Lines that look like errors and that nothing here understands; the most telling come first."""
 MOST_SILENT = 4_096
 """Rows of ranks of which nothing at all is known; the others of that kind are told by their numbers alone."""
 
@@ -59,6 +62,7 @@ def build(analysis: Analysis, *, command: str | None = None, timezone: str | Non
         "events": [event(e, (e.evidence.source, e.evidence.line) in cited, unzoned) for e in events],
         "incidents": [_incident(i, analysis.primary) for i in analysis.incidents],
         **_known(primary=primary, rates=_rates(analysis.rates) if analysis.rates else None),
+        **_known(alarms=_alarms(analysis.oddities) or None),
         "problems": [
             *({"says": p.says, "source": p.source} for p in analysis.problems),
             *_left_off(dropped, left_out),
@@ -69,6 +73,24 @@ def build(analysis: Analysis, *, command: str | None = None, timezone: str | Non
 def _known(**fields: object) -> dict[str, Any]:
     """The contract's optional keys are left out where there is nothing to tell, never null."""
     return {key: value for key, value in fields.items() if value is not None}
+
+
+def _alarms(found: Sequence[Oddity]) -> list[dict[str, Any]]:
+    return [
+        {
+            "text": odd.first.evidence.text,
+            "source": odd.first.evidence.source,
+            "line": odd.first.evidence.line,
+            "time": rfc3339(odd.first.time_ns),
+            "count": odd.count,
+            "files": odd.files,
+            "ranks": list(odd.ranks),
+            "hosts": list(odd.hosts),
+            "why": list(odd.why),
+            "telling": odd.telling,
+        }
+        for odd in found[:MOST_ALARMS]
+    ]
 
 
 def _left_off(events: int, ranks: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:

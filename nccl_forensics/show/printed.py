@@ -25,6 +25,7 @@ ALIKE = 6
 LONGEST_LIST = 30
 """Rows of hosts, and of files, that are printed; the rest is counted (all are in the JSON)."""
 MOST_PROBLEMS = 12
+MOST_ALARMS = 8
 SHORT_TOP = 12
 """Characters of a common folder that may stand before every path."""
 SCRIPT = "`nccl-forensics collect-script > collect.sh`, then `sudo sh collect.sh -l JOB_LOG` on that node"
@@ -44,6 +45,7 @@ def text(doc: Doc) -> str:
         "Files (times in UTC, of the lines that matter):",
         *_files(doc),
         *_clocks(doc["clocks"]),
+        *_alarms(doc.get("alarms", ())),
         *_problems(doc["problems"]),
     ]
     return "\n".join(visible(line.rstrip()) for line in lines)  # names of files are a stranger's
@@ -97,6 +99,20 @@ def _clocks(clocks: Sequence[Doc]) -> Iterator[str]:
         yield from _wrap(f"{clock['clock']}: {BASIS.get(clock['basis'], clock['basis'])}{bar}{note}", "  ", "    ")
     if len(unread) > LONGEST_LIST:
         yield f"  and {len(unread) - LONGEST_LIST:,} more"
+
+
+def _alarms(alarms: Sequence[Doc]) -> Iterator[str]:
+    """The most telling lines that look like errors and that nothing here understands."""
+    if alarms:
+        yield from ("", "Lines that look like errors and that nothing here understands, the oddest first:")
+    for alarm in alarms[:MOST_ALARMS]:
+        where = f"{alarm['source']}:{alarm['line']}" if alarm["line"] is not None else alarm["source"]
+        often = f" ({alarm['count']:,} lines)" if alarm["count"] > 1 else ""
+        why = "".join(f"; {reason}" for reason in alarm["why"])
+        yield from _wrap(f"{where}{often}{why}", "  ", "    ")
+        yield _cut(f"    {alarm['text']}")
+    if len(alarms) > MOST_ALARMS:
+        yield f"  and {len(alarms) - MOST_ALARMS:,} more wordings in the JSON"
 
 
 def _problems(problems: Sequence[Doc]) -> Iterator[str]:

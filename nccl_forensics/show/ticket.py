@@ -9,11 +9,9 @@ from nccl_forensics.show.page.facts import facts_of, onset_words, start_words
 from nccl_forensics.show.page.inputs import coverage_words, inputs_summary
 from nccl_forensics.show.page.lookup import Lookup
 from nccl_forensics.show.page.sentences import (
-    NOTHING_FAILED,
-    NOTHING_READ,
     STATUS_WORDS,
     headline_of,
-    readable,
+    nothing_found,
     sure_words,
 )
 from nccl_forensics.show.page.suspects import not_to_blame
@@ -22,6 +20,7 @@ from nccl_forensics.text import language
 from nccl_forensics.text.language import _, said
 
 TICKET_LINES, TICKET_CHARS = 12, 400
+MOST_ALARMS = 3
 MOST_IN_SHORT = 3
 """Failures that one line names, the newest."""
 
@@ -49,8 +48,13 @@ def ticket_rows(doc: Doc) -> list[TicketLine]:
 
 
 def _of_no_incident(doc: Doc) -> Iterator[TicketLine]:
-    yield TicketLine(label=_("Result"), text=_(NOTHING_FAILED if readable(doc) else NOTHING_READ))
+    yield TicketLine(label=_("Result"), text=nothing_found(doc))
     yield TicketLine(label=_("Seen"), text=coverage_words(doc))
+    lookup = Lookup(doc)
+    for alarm in doc.get("alarms", ())[:MOST_ALARMS]:
+        why = "; ".join(said(reason) for reason in alarm["why"])
+        where = lookup.where_of(alarm) + (f" ({why})" if why else "")
+        yield TicketLine(label=_("Not understood"), text=where, code=clean(alarm["text"], 160))
     for problem in doc["problems"][:3]:
         yield TicketLine(label=_("Problem"), text=clean(said(problem["says"]), TICKET_CHARS))
 
@@ -118,7 +122,7 @@ def in_short(doc: Doc, lang: str = "en") -> str:
     """The answer in one line: what failed and how surely, of several failures the first ones."""
     with language.speaking(lang):
         if not doc["incidents"]:
-            return clean(_(NOTHING_FAILED if readable(doc) else NOTHING_READ), TICKET_CHARS)
+            return clean(nothing_found(doc), TICKET_CHARS)
         lookup = Lookup(doc)
         verdicts = [i["verdict"] for i in doc["incidents"][-MOST_IN_SHORT:]]
         heads = [f"{headline_of(v, lookup.host_of)} ({sure_words(v)})" for v in verdicts]

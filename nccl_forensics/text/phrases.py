@@ -132,7 +132,13 @@ NOUNS: Mapping[str, str] = dict(
     (
         *(pair("rank", "ranks"), pair("known rank", "known ranks"), pair("host", "hosts")),
         *(pair("other host", "other hosts"), pair("GPU", "GPUs"), pair("more GPU", "more GPUs")),
-        *(pair("clock", "clocks"), pair("file", "files"), pair("problem", "problems"), pair("day", "days")),
+        *(
+            pair("clock", "clocks"),
+            pair("file", "files"),
+            pair("problem", "problems"),
+            pair("wording", "wordings"),
+            pair("day", "days"),
+        ),
         *(pair("event", "events"), pair("more event", "more events"), pair("key event", "key events")),
         *(pair("line", "lines"), pair("more line", "more lines"), pair("step", "steps"), pair("group", "groups")),
         *(pair("failure", "failures"), pair("sentence", "sentences"), pair("suspect", "suspects")),

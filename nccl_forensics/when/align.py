@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 from nccl_forensics.model import ClockRow, Event, GroupState, InputRow
 from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND, is_dated, moment
-from nccl_forensics.when import begins as begins_
-from nccl_forensics.when import between
+from nccl_forensics.when import beside, between
 from nccl_forensics.when.aligned import Aligned, Arrival, ordered, whose_clock
 from nccl_forensics.when.belief import Beliefs, ZoneOf
 from nccl_forensics.when.boots import Up, with_shown
@@ -55,17 +54,17 @@ def align(
     arrivals: Sequence[Arrival] = (),
     dumps: Sequence[Dump] = (),
     places: Mapping[int, str | None] | None = None,
-    begins: Sequence[Event] = (),
+    asides: Sequence[Event] = (),
 ) -> Aligned:
     """`events` (in file order) with time_ns, uncertainty_ns, time_basis, boot and clock filled in, sorted.
 
     `zone` and `year` are the user's word for stamps that were written without; `arrivals` and `dumps` are from Flight
-    Recorder, whose times are UTC as the rank's host has it; `places`: rank → host; `begins`: the first lines of logs,
-    which say nothing but when these begin.
+    Recorder, whose times are UTC as the rank's host has it; `places`: rank → host; `asides`: lines that are no events,
+    and get their times without moving anything else.
     """
     entered = _entered(dumps)
     by_path = {row.path: row for row in rows}
-    silent = begins_.of_silent(begins, events, by_path)
+    silent = beside.of_silent(asides, events, by_path)
     events = with_shown(events)
     readings = Readings.of([*silent, *events], by_path, zone, year, arrivals, entered)
     aligned = _compared(_placed(events, readings), _Recorded(dumps, places or {}, entered))
@@ -73,12 +72,12 @@ def align(
     return replace(
         aligned,
         events=tuple(ordered(between.bounded(aligned.events, by_path, aligned.assumed))),
-        begins=begins_.placed(begins, silent, aligned.events),
+        asides=tuple(beside.placed(asides, silent, aligned.events)),
     )
 
 
 def _with_silent(aligned: Aligned, silent: _Placed) -> tuple[Aligned, list[Event]]:
-    """What the zones of clocks are on which only silent logs write, and these logs' first lines on the reference."""
+    """What the zones of clocks are on which only silent logs write, and these logs' lines on the reference."""
     beliefs = replace(aligned.beliefs, of={**silent.beliefs.of, **aligned.beliefs.of})
     offsets = aligned.offsets
     moved = [e if offsets is None else _moved(e, offsets, silent.owners) for e in silent.events]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from nccl_forensics.model import ClockRow, Event, InputRow
@@ -34,7 +35,7 @@ class Arrival:
     last_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Aligned:
     events: tuple[Event, ...]
     """By reference time; those with none stand where their neighbours in the file put them."""
@@ -49,8 +50,13 @@ class Aligned:
     """By how much clocks differ; None: there is only one."""
     beliefs: Beliefs = field(default_factory=Beliefs)
     """How likely other zones are than those that the times were read in."""
-    begins: Mapping[str, Event] = field(default_factory=dict)
-    """Kernel's log → its first line with a time; no event."""
+    asides: tuple[Event, ...] = ()
+    """Lines that are no events, with their times: kinds 'log-begins' (the first of a kernel's log) and 'alarm'."""
+
+    @cached_property
+    def begins(self) -> Mapping[str, Event]:
+        """Kernel's log → its first line with a time."""
+        return {line.evidence.source: line for line in self.asides if line.kind == "log-begins"}
 
     def whose(self, event: Event) -> str:
         """The clock behind a stamp: that of its host; of its file where the host isn't known."""

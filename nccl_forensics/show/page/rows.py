@@ -158,9 +158,24 @@ class RatesView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmView:
+    """A line that looks like an error and that nothing here understands."""
+
+    text: str
+    where: str
+    count: int
+    files: int
+    why: str
+    """What is odd about it; '' for nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     title: str
     readable: bool
+    alarmed: bool
+    """There is no incident, and yet nobody may say that nothing failed."""
+    alarms: tuple[AlarmView, ...]
     version: str
     command: str
     zone: str

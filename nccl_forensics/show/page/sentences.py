@@ -165,7 +165,20 @@ def sure_words(verdict: Doc) -> str:
 
 
 NOTHING_FAILED = N_("No failure was found in these files")
+NOT_RECOGNISED = N_("No failure was recognised in these files")
 NOTHING_READ = N_("Nothing in these files could be read as a log")
+
+
+def nothing_found(doc: Doc) -> str:
+    """The answer where there is no incident: only what was understood can be without a failure."""
+    if not readable(doc):
+        return _(NOTHING_READ)
+    return _(NOT_RECOGNISED if alarmed(doc) else NOTHING_FAILED)
+
+
+def alarmed(doc: Doc) -> bool:
+    """Does a line look like an error that may be why a job failed, and that nothing here understands?"""
+    return any(alarm["telling"] for alarm in doc.get("alarms", ()))
 
 
 def readable(doc: Doc) -> bool:

@@ -11,9 +11,9 @@ from nccl_forensics.show.page.incident import incident_view
 from nccl_forensics.show.page.inputs import coverage_words, digest_of, inputs_summary, inputs_table
 from nccl_forensics.show.page.lookup import MAX_INPUTS, Lookup
 from nccl_forensics.show.page.ranks import ranks_view
-from nccl_forensics.show.page.rows import IncidentView, Page, RanksView, Some, some
-from nccl_forensics.show.page.sentences import NOTHING_FAILED, NOTHING_READ, ranks_left_out, readable
-from nccl_forensics.show.page.words import Doc, clean, full_sentence
+from nccl_forensics.show.page.rows import AlarmView, IncidentView, Page, RanksView, Some, some
+from nccl_forensics.show.page.sentences import alarmed, nothing_found, ranks_left_out, readable
+from nccl_forensics.show.page.words import CONTEXT_CHARS, Doc, clean, full_sentence
 from nccl_forensics.text.language import _, said
 
 MAX_INCIDENTS = 12
@@ -31,6 +31,8 @@ def page_of(doc: Doc) -> Page:
     return Page(
         title=_title(doc, incidents),
         readable=readable(doc),
+        alarmed=alarmed(doc),
+        alarms=_alarms(doc, lookup),
         version=clean(tool["version"], 40),
         command=clean(tool["command"]) if tool.get("command") else "",
         zone=clean(tool["timezone"], 60) if tool.get("timezone") else "",
@@ -56,7 +58,7 @@ def page_of(doc: Doc) -> Page:
 
 def _title(doc: Doc, incidents: Sequence[IncidentView]) -> str:
     if not incidents:
-        return _(NOTHING_FAILED if readable(doc) else NOTHING_READ)
+        return nothing_found(doc)
     if len(incidents) == 1:
         return incidents[0].headline
     return _("{n} failures were found").format(n=len(doc["incidents"]))
@@ -77,6 +79,19 @@ def _problems(doc: Doc, lookup: Lookup) -> Some:
             for p in doc["problems"]
         ),
         MAX_PROBLEMS,
+    )
+
+
+def _alarms(doc: Doc, lookup: Lookup) -> tuple[AlarmView, ...]:
+    return tuple(
+        AlarmView(
+            text=clean(alarm["text"], CONTEXT_CHARS),
+            where=lookup.where_of(alarm),
+            count=alarm["count"],
+            files=alarm["files"],
+            why="; ".join(clean(said(why)) for why in alarm["why"]),
+        )
+        for alarm in doc.get("alarms", ())
     )
 
 

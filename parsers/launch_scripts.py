@@ -1,10 +1,11 @@
-"""Home-made launchers that say `key=value` of each rank's process: whom they started, and how it ended.
+"""Launchers of one's own: whom they started and how it ended, as `key=value` or in words.
 
 No one form: any line that gives a global rank and a process id as fields, in whatever order, with the local rank, the
 host and the exit code where it has them. Exit codes as a shell gives them (128 + signal). Time: that of the prefix.
 
 [launch.sh 14:31:18] rank=1 local_rank=1 CUDA_VISIBLE_DEVICES=1 pid=7731 log=/data/run44/rank1.log
 [launch.sh 17:51:08] rank=1 pid=7731 exit=137
+ERROR:composer.cli.launcher:Rank 2 crashed with exit code -7.
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ LONGEST = 600
 """Characters looked at; such lines are short."""
 FIELD = re.compile(r"(?<![\w.-])(?P<key>[A-Za-z_]{2,24})=(?P<value>[^\s,;)\]]{1,100})")
 RANKS = ("rank", "global_rank", "RANK", "world_rank")
+WORDED = re.compile(
+    r"\b[Rr]ank[ #=:]{0,2}(?P<rank>\d{1,7})(?: \(?pid[ =:]{1,2}(?P<pid>\d{1,9})\)?)?(?: \w{1,12}){0,2}?"
+    r" (?:crashed|exited|failed|died|terminated|ended|finished),?(?: \w{1,12}){0,3}? "
+    r"(?:(?:exit ?|return ?)?code|(?:exit )?status)[ =:]{1,2}(?P<code>-?[1-9]\d{0,4})\b"
+)
+"""`Rank 2 crashed with exit code -7` (MosaicML Composer, cli/launcher.py) and whatever others write alike."""
 ENDS = ("exit", "exit_code", "exitcode", "rc", "returncode", "status")
 NUMBER = re.compile(r"-?\d{1,9}")
 
@@ -47,3 +54,14 @@ def launched(line: Line) -> Iterator[Event]:
         return
     local = _number(fields, "local_rank", "LOCAL_RANK")
     yield line.event("rank-identity", role="context", rank=rank, pid=pid, local_rank=local, host=host)
+
+
+@parser(
+    title="A launcher's words: a rank's exit code", literals=["exit code", "exitcode", "return code", "exit status"]
+)
+def launched_ended(line: Line) -> Iterator[Event]:
+    found = WORDED.search(line.text[:LONGEST])
+    if found is None or int(found["rank"]) >= MOST_RANKS:
+        return
+    pid = int(found["pid"]) if found["pid"] else None
+    yield exit_event(line, int(found["code"]), rank=int(found["rank"]), pid=pid)

@@ -70,6 +70,12 @@ LAUNCHED = re.compile(
 )
 MISSING = re.compile(r"Missing communicator data from (?P<n>\d{1,7}) (?:rank|job process)")
 
+CHAIN = re.compile(r"NCCL INFO (?:\S{0,200}/)?(?P<file>\w{1,40}\.(?:cc|cu|h)):\d{1,6} -> \d{1,3}")
+"""How NCCL returns an error through its functions, one line each (include/checks.h, NCCLCHECK)."""
+SET_UP = frozenset({"init.cc", "bootstrap.cc"})
+"""Where communicators are made."""
+CHAIN_LINES = 48
+"""Lines behind a warning in which its chain is looked for: those of other processes stand between. Our judgement."""
 FLUSHED = 5
 """IBV_WC_WR_FLUSH_ERR (libibverbs, enum ibv_wc_status): the queue was already in error; something failed before."""
 HARMLESS = re.compile(r"(?i)gid|port active|client reregister|lid change|sm change|path migrat|non-fatal")
@@ -200,6 +206,29 @@ def _failure(line: Line, text: str, who: dict[str, Any]) -> Event | None:
     return None
 
 
+def _ends_the_set_up(line: Line, who: dict[str, Any]) -> bool:
+    """Does the error that was warned of return through the making of a communicator, in the same process?"""
+    if not who:
+        return False
+    for other in line.after(CHAIN_LINES):
+        text = other.raw[:1000].decode("utf-8", "backslashreplace")
+        found = CHAIN.search(text)
+        if found is not None and found["file"] in SET_UP and speaker(other) == who:
+            return True
+    return False
+
+
+def _in_set_up(line: Line, message: str, who: dict[str, Any]) -> Event:
+    return line.event(
+        "nccl-bootstrap",
+        role="symptom",
+        severity="error",
+        cause="nccl_setup",
+        details={"text": message[:300]},
+        **who,
+    )
+
+
 @parser(title="NCCL warnings", literals=["NCCL WARN"])
 def nccl_warn(line: Line) -> Iterator[Event]:
     text = near(line)
@@ -219,16 +248,22 @@ def nccl_warn(line: Line) -> Iterator[Event]:
             **who,
         )
     elif found := CUDA.search(text):
+        cause = cuda_cause(found["error"])
+        if cause is None and _ends_the_set_up(line, who):
+            yield _in_set_up(line, message, who)
+            return
         yield line.event(
             "nccl-warn-cuda",
             role="cause",
             severity="error",
-            cause=cuda_cause(found["error"]),
+            cause=cause,
             details={"error": found["error"], **_service(line, who)},
             **who,
         )
     elif failure := _failure(line, text, who):
         yield failure
+    elif message and not VERSION.match(message) and _ends_the_set_up(line, who):
+        yield _in_set_up(line, message, who)
     elif message and not VERSION.match(message):
         yield line.event("nccl-warn", role="context", severity="warning", details={"text": message[:300]}, **who)
 

@@ -22,9 +22,9 @@ from nccl_forensics.lines.line import Line
 from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Detail, Event, Role, Severity
 
-from ._exceptions import Judged, classify
+from ._exceptions import NO_SPACE, Judged, classify
 from ._lines import BLOCK_REACH, PART, failure_block, follows, is_data, is_quoted, leaders, told_of
-from .storage import FAILED_ON
+from .storage import FAILED_ON, SHARED_MEMORY_CODE, errno_of
 
 HEADER = "Traceback (most recent call last)"
 LONGEST = 600
@@ -34,6 +34,8 @@ WOVEN = 16
 """Tracebacks of unknown processes between this one's lines, beyond which it is given up; our judgement."""
 FRAMES = 12
 MESSAGE = 500
+INNERMOST = 3
+"""Frames in which what was made is told; those outside only asked for it. Our judgement."""
 
 FRAME = re.compile(r'File "(?P<file>[^"\n]{1,500})", line (?P<line>\d{1,7})(?:, in (?P<function>[^\n]{1,200}))?')
 RICH_FRAME = re.compile(
@@ -115,7 +117,12 @@ class Raised:
         return True
 
     def judged(self) -> Judged:
-        return classify(self.kind or "", self.message, launcher=self.launcher)
+        own = classify(self.kind or "", self.message, launcher=self.launcher)
+        in_shm = own.cause == "storage_write_failed" and any(
+            code in frame for frame in self.frames[-INNERMOST:] for code in SHARED_MEMORY_CODE
+        )
+        no_space = (errno_of(self.message) or (0, ""))[0] == NO_SPACE
+        return own._replace(cause="shm_full") if in_shm and no_space else own
 
     def details(self, *, innermost: str | None, communication: bool) -> dict[str, Detail]:
         return {

@@ -20,6 +20,7 @@ from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Detail, Event, Role, Severity
 
 from ._lines import followers, is_quoted, near, number, rank_list, wall
+from .launch_scripts import WORDED
 from .torchrun import exit_event, exit_role, signal_name
 
 OOM = re.compile(
@@ -191,7 +192,12 @@ def kubernetes(line: Line) -> Iterator[Event]:
             cause="preempted",
             details={"pod": line.peeled.pod, "resource": found["what"]},
         )
-    elif (code := CODE_137.search(text)) and not TASK.search(text) and not is_quoted(text, code.start()):
+    elif (
+        (code := CODE_137.search(text))
+        and not TASK.search(text)
+        and not WORDED.search(text)
+        and not is_quoted(text, code.start())
+    ):
         yield line.event(
             "exit",
             role="symptom",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 
 from nccl_forensics.lines.line import Line
 from nccl_forensics.lines.plugins import parser
@@ -73,6 +74,18 @@ def in_shared_memory(text: str, path: str | None) -> bool:
     return (path or "").startswith("/dev/shm") or "shared memory" in text or "</torch_" in text or "/dev/shm" in text
 
 
+SHARED_MEMORY_CODE = ("multiprocessing/synchronize.py", "multiprocessing/shared_memory.py", "multiprocessing/heap.py")
+"""Files of Python's library whose semaphores and blocks live in /dev/shm (sem_open, shm_open)."""
+FRAMES_ABOVE = 6
+"""Lines in which the frame that raised stands above its exception, also where two tracebacks are mixed."""
+
+
+def under_shared_memory(line: Line) -> bool:
+    """Was it raised where Python makes a semaphore or a block of shared memory?"""
+    own = takewhile(lambda above: b"Traceback (most" not in above.raw, line.before(FRAMES_ABOVE))
+    return any(code.encode() in above.raw for above in own for code in SHARED_MEMORY_CODE)
+
+
 def _has_another_parser(line: Line, text: str) -> bool:
     """NCCL's own words, and the kernel's."""
     return "NCCL WARN" in text or "/dev/shm/nccl-" in text or line.peeled.program in ("kernel", "systemd")
@@ -105,7 +118,7 @@ def storage_errno(line: Line) -> Iterator[Event]:
     if not _was_met(text, errno, raised=raised):
         return
     path = path_of(text)
-    shm = in_shared_memory(text, path)
+    shm = in_shared_memory(text, path) or (path is None and under_shared_memory(line))
     warned = "WARN" in line.raw[:400].decode("utf-8", "replace").upper()
     certain = raised and not warned
     yield line.event(

@@ -160,7 +160,7 @@ def peer_went_away(case: Case) -> Iterator[Finding]:
             "{witnesses} lost the connection to {full}{says}", witnesses=_witnesses(lines), full=host, says=end.says
         ),
         weight=weight("peer_gone") + end.weight,
-        identifies=len(lines) > 1,
+        identifies=len({short(e.host) if e.host else e.rank for e in lines}) > 1 or bool(end.events),
         ranks=case.known.ranks_on(host),
         hosts=(host,),
         events=(lines[0], *end.events),
@@ -269,7 +269,10 @@ def store_or_setup(case: Case) -> Iterator[Finding]:
     for event in case.of("nccl-bootstrap")[:1]:
         yield Finding(
             cause="nccl_setup",
-            says=say("NCCL's bootstrap failed: {text}", text=event.evidence.text[:140]),
+            says=say(
+                "NCCL could not set up its communicator: {text}",
+                text=(text(event, "text") or event.evidence.text)[:140],
+            ),
             weight=weight("set_up"),
             hosts=if_known(event.host),
             events=(event,),

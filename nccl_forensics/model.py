@@ -97,6 +97,10 @@ class Stamp:
     """`dmesg -T` and its kin: wall time computed from boot time, minutes off after weeks of uptime."""
 
 
+LOG_BEGINS, ALARM = "log-begins", "alarm"
+"""Kinds of lines that are no events: the first of a kernel's log, and one that looks like an error nobody knows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One row of the timeline."""

@@ -12,7 +12,7 @@ from nccl_forensics.analysis import Analysis, of_several_jobs
 from nccl_forensics.intake.limits import Limits
 from nccl_forensics.lines.copies import without_copies
 from nccl_forensics.lines.read import Parsed, read
-from nccl_forensics.model import Event, Incident, InputRow, Problem, Reconstruction
+from nccl_forensics.model import ALARM, Event, Incident, InputRow, Problem, Reconstruction
 from nccl_forensics.recorder.pile import Pile
 from nccl_forensics.starts import jobs, outcome, runs
 from nccl_forensics.steps import Told
@@ -170,7 +170,7 @@ def _alarms(aligned: Aligned, rows: Sequence[InputRow]) -> list[Event]:
         if (row := by_path.get(e.evidence.source)) is not None
         else e
         for e in aligned.asides
-        if e.kind == "alarm"
+        if e.kind == ALARM
     ]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from nccl_forensics.catalog.noise import noise
 from nccl_forensics.lines.line import Line
 from nccl_forensics.lines.prefixes.loggers import LEVEL
-from nccl_forensics.model import Event, Severity
+from nccl_forensics.model import ALARM, Event, Severity
 
 WORDS = tuple(
     word.encode()
@@ -107,7 +107,7 @@ def _alarm(line: Line) -> Event | None:
         return None
     if grave and not (_GRAVE.search(said) or _GRAVE.search(head)):
         return None
-    return line.event("alarm", role="context", severity=severity)
+    return line.event(ALARM, role="context", severity=severity)
 
 
 _STATED = re.compile(rf"\W{{0,3}}(?:{LEVEL}\b|[\w.]{{1,80}}(?:Error|Exception)\b)")

@@ -20,7 +20,7 @@ from nccl_forensics.lines.line import Line, alone
 from nccl_forensics.lines.plugins import Parser, Parsers, Stream, parsers
 from nccl_forensics.lines.scan import NOT_LOOKED_FOR, Often, Scanner
 from nccl_forensics.lines.window import UNREAD
-from nccl_forensics.model import Event, InputRow, Problem
+from nccl_forensics.model import LOG_BEGINS, Event, InputRow, Problem
 from nccl_forensics.steps import Told
 from nccl_forensics.text.phrases import count
 
@@ -88,7 +88,7 @@ def _begin(path: str, head: bytes) -> Event | None:
     for number, raw in enumerate(whole, 1):
         line = alone(path, state, number, raw, frozenset())
         if line.stamp is not None:
-            return line.event("log-begins", role="context")
+            return line.event(LOG_BEGINS, role="context")
     return None
 
 

@@ -70,6 +70,8 @@ TAKES_THE_GPU = causes_marked("takes-the-gpu")
 """Causes after which a GPU computes no more, whatever program uses it."""
 STOPS_NO_JOB = causes_marked("stops-no-job")
 """Causes that keep no rank from coming: worth a ticket of their own, and nothing gained by a late rank."""
+CATCH_ALL = causes_marked("catch-all")
+"""What is left where no other cause of a card fits."""
 STRIKES_MANY = causes_marked("may-strike-every-rank")
 """Causes that every rank meets where the program, its settings or what all share is wrong."""
 STRIKES_HOSTS = causes_marked("may-strike-hosts")
@@ -410,6 +412,8 @@ def _may_explain(other: Draft, draft: Draft) -> bool:
     tells_its_own_reason = draft.cause in OF_PROGRAMS and draft.cause not in advice.GPU_CAUSES
     if tells_its_own_reason and not any(f.tied and f.weight > 0 for f in other.findings):
         return False
+    if draft.cause in CATCH_ALL and draft.gpus:
+        return False  # a card's own lines tell it; only what programs say of a GPU is an echo
     return (draft.cause, other.cause) not in PROVED or any(not f.inference and f.weight > 0 for f in other.findings)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from nccl_forensics.model import ClockRow, Event, InputRow
+from nccl_forensics.model import LOG_BEGINS, ClockRow, Event, InputRow
 from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND, is_dated
 from nccl_forensics.when.belief import CERTAIN, SHOWN, Beliefs, Chances
@@ -56,7 +56,7 @@ class Aligned:
     @cached_property
     def begins(self) -> Mapping[str, Event]:
         """Kernel's log → its first line with a time."""
-        return {line.evidence.source: line for line in self.asides if line.kind == "log-begins"}
+        return {line.evidence.source: line for line in self.asides if line.kind == LOG_BEGINS}
 
     def whose(self, event: Event) -> str:
         """The clock behind a stamp: that of its host; of its file where the host isn't known."""

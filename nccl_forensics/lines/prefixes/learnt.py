@@ -78,7 +78,7 @@ _DIGITS_OR_WORDS: Final = re.compile(r"(?P<digits>\d+)|(?P<word>[^\W\d_]+)|(?P<b
 class _Part(NamedTuple):
     """A piece of a prefix."""
 
-    kind: str
+    form: str
     """'time' with a date, 'clock' without, 'blank', 'number', 'name', 'other'."""
     text: str
 
@@ -198,8 +198,8 @@ def _is_prefix(parts: Sequence[_Part]) -> bool:
     head = "".join(part.text for part in parts)
     if _SAYS_SOMETHING.search(head):
         return False
-    built = any(part.kind in ("time", "clock", "number") or part.text in "[](){}<>|=" for part in parts)
-    left = head.strip() and all(part.kind in ("blank", "other") for part in parts)  # behind a tag that was taken off
+    built = any(part.form in ("time", "clock", "number") or part.text in "[](){}<>|=" for part in parts)
+    left = head.strip() and all(part.form in ("blank", "other") for part in parts)  # behind a tag that was taken off
     built = built or bool(left)
     return built and head[-1] in " >]):|}" and _plain_words(parts) <= 1
 
@@ -208,8 +208,8 @@ def _plain_words(parts: Sequence[_Part]) -> int:
     """Words outside of brackets that are neither a level, a key before a number, nor a column between bars."""
     depth = words = 0
     for n, part in enumerate(parts):
-        depth += (part.text in "[({<") - (part.text in "])}>" and depth > 0) if part.kind == "other" else 0
-        if part.kind == "name" and depth == 0 and part.text.isalpha() and not _LEVEL.fullmatch(part.text):
+        depth += (part.text in "[({<") - (part.text in "])}>" and depth > 0) if part.form == "other" else 0
+        if part.form == "name" and depth == 0 and part.text.isalpha() and not _LEVEL.fullmatch(part.text):
             behind = "".join(other.text for other in parts[n + 1 : n + 3]).lstrip(" ")
             words += not behind or (behind[0] not in "=|/-" and not behind[0].isdigit())
     return words
@@ -220,14 +220,14 @@ def _pattern(parts: Sequence[_Part], fixed: frozenset[int]) -> re.Pattern[str]:
     last = len(parts) - 1
     out = []
     for n, part in enumerate(parts):
-        if part.kind in ("time", "clock"):
+        if part.form in ("time", "clock"):
             out.append(f"(?P<p{n}>{_shape(part.text)})")
-        elif part.kind == "number":
+        elif part.form == "number":
             out.append(f"(?P<p{n}>\\d+)")
-        elif part.kind == "name":
+        elif part.form == "name":
             any_name = "[A-Z]{1,9}" if _LEVEL.fullmatch(part.text) else _NAME
             out.append(f"(?P<p{n}>{re.escape(part.text) if n in fixed else any_name})")
-        elif part.kind == "blank" and n != last:
+        elif part.form == "blank" and n != last:
             out.append(" +")
         else:
             out.append(re.escape(part.text))
@@ -259,11 +259,11 @@ def _columns(parts: Sequence[_Part]) -> Iterator[tuple[str, str]]:
     for n, part in enumerate(parts):
         key = _key_before(parts, n)
         tells = None
-        if part.kind == "time":
+        if part.form == "time":
             tells = "stamp"
-        elif part.kind == "number":
+        elif part.form == "number":
             tells = _KEYS.get(key)
-        elif part.kind == "name" and key in _HOST_KEYS:
+        elif part.form == "name" and key in _HOST_KEYS:
             tells = "host"
         if tells is not None and (tells == "stamp" or tells not in told):
             told.add(tells)
@@ -273,6 +273,6 @@ def _columns(parts: Sequence[_Part]) -> Iterator[tuple[str, str]]:
 def _key_before(parts: Sequence[_Part], place: int) -> str:
     """The word that stands right before, with no more than a blank or one of `=:#` in between."""
     at = place - 1
-    while at >= 0 and (parts[at].kind == "blank" or parts[at].text in "=:"):
+    while at >= 0 and (parts[at].form == "blank" or parts[at].text in "=:"):
         at -= 1
-    return parts[at].text.lower() if at >= 0 and place - at <= 3 and parts[at].kind == "name" else ""
+    return parts[at].text.lower() if at >= 0 and place - at <= 3 and parts[at].form == "name" else ""

@@ -69,6 +69,8 @@ def links_together(case: Case) -> Iterator[Finding]:
     )
 
 
+TELL_THEMSELVES = ("nccl-warn-cuda", "nccl-shm", "nccl-ib-event")
+"""Kinds that name what failed in a process, whatever NCCL says of its set-up besides."""
 MOST_NAMED = 8
 """Hosts that a sentence names before it counts them. Our judgement."""
 FIRST_CALLS = 3
@@ -160,7 +162,7 @@ def peer_went_away(case: Case) -> Iterator[Finding]:
             "{witnesses} lost the connection to {full}{says}", witnesses=_witnesses(lines), full=host, says=end.says
         ),
         weight=weight("peer_gone") + end.weight,
-        identifies=len({short(e.host) if e.host else e.rank for e in lines}) > 1 or bool(end.events),
+        identifies=_are_several(lines),
         ranks=case.known.ranks_on(host),
         hosts=(host,),
         events=(lines[0], *end.events),
@@ -186,6 +188,14 @@ def _is_in_the_pile(case: Case, host: str) -> bool:
     files = (r.host for r in case.rows)
     lines = (e.host for e in case.events if e.kind != "nccl-init")
     return any(short(name) == host for name in chain(files, lines) if name)
+
+
+def _are_several(lines: Sequence[Event]) -> bool:
+    """Did more than one process tell it? NCCL's line of a host need not be of another one than its rank's."""
+    ranks = {e.rank for e in lines if e.rank is not None}
+    hosts = {e.host for e in lines if e.rank is not None}
+    others = {(e.host, e.pid) for e in lines if e.rank is None and e.host not in hosts}
+    return len(ranks) + len(others) > 1
 
 
 def _witnesses(lines: Sequence[Event]) -> str:
@@ -266,7 +276,8 @@ def _first(case: Case, start: Event) -> bool:
 @rule
 def store_or_setup(case: Case) -> Iterator[Finding]:
     """NCCL or the rendezvous never got going."""
-    for event in case.of("nccl-bootstrap")[:1]:
+    told = {(e.host, e.pid) for e in case.of(*TELL_THEMSELVES) if e.role == "cause" and e.pid is not None}
+    for event in [e for e in case.of("nccl-bootstrap") if (e.host, e.pid) not in told][:1]:
         yield Finding(
             cause="nccl_setup",
             says=say(

@@ -180,6 +180,8 @@ def _xid_role(
         return "symptom", "error"
     if details.get("fatal") is False and entry.role == "cause":
         return "symptom", "warning"
+    if details.get("fatal") is True and entry.role == "symptom":
+        return "cause", "critical"
     return entry.role, entry.severity
 
 

@@ -491,7 +491,7 @@ def _at_most(draft: Draft, hosts: Iterable[str], case: Case) -> float:
     """How sure one may be of a draft: less where nothing shows that its cause came in time, is of this job, and is no
     other that would show the same."""
     own = [f for f in draft.findings if f.weight > WORTH_CITING and f.cause == draft.cause]
-    if case.job and own and not any(f.identifies for f in own):
+    if own and not any(f.identifies for f in own):
         return NOT_SHOWN
     if not case.job or draft.cause in advice.LOCATES:
         return SUREST

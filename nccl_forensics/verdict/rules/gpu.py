@@ -286,7 +286,7 @@ def _not_lost(host: GpuHost, burst: Burst) -> Iterator[Finding]:
         elif other := [e for e in card.xids if e.role == "cause"]:
             yield _other(card, other)
         elif felt := _felt(card):
-            yield _on_the_late(card, felt)
+            yield _by_bucket(card, felt)
 
 
 def _nvlink(host: GpuHost, burst: Burst) -> Finding | None:
@@ -433,29 +433,40 @@ def _other(card: _Card, events: Sequence[Event]) -> Finding:
 
 
 def _felt(card: _Card) -> list[Event]:
-    """Xids of a late rank's own card that are no cause by themselves and end what runs there: that card is why."""
-    late = {rank for suspect in card.host.case.collectives.suspects for rank in suspect.ranks}
-    users = set(ranks_on(card.host.case, card.gpus))
-    if not users or not users <= late:
-        return []
+    """Xids that are no cause by themselves and end what runs on the card, or of which the catalogue knows nothing."""
     entries = xids()
     told = [(e, entries.get(number(e, "xid") or 0)) for e in card.xids if e.role == "symptom"]
-    return [e for e, entry in told if entry is not None and entry.kills and entry.bucket not in (None, "IGNORE")]
+    return [e for e, entry in told if entry is None or entry.kills]
 
 
-def _on_the_late(card: _Card, felt: Sequence[Event]) -> Finding:
-    """What asks for a reset of the card says so by itself; what only ends a program may be the program's."""
-    first = next((e for e in felt if xids()[number(e, "xid") or 0].asks_for_reset), felt[0])
+def _is_of_the_late(card: _Card) -> bool:
+    """Did only ranks that never came run on it? Then that card is why."""
+    late = {rank for suspect in card.host.case.collectives.suspects for rank in suspect.ranks}
+    users = set(ranks_on(card.host.case, card.gpus))
+    return bool(users) and users <= late
+
+
+def _by_bucket(card: _Card, felt: Sequence[Event]) -> Finding:
+    """By what NVIDIA says to do: what asks for a reset of the card says so by itself; what only ends a program may be
+    the program's."""
+    first = next(filter(_asks_for_reset, felt), felt[0])
+    resets = _asks_for_reset(first)
     short = text(first, "short")
+    by_itself = weight("xid_other") if resets else weight("xid_by_itself")
     return card.host.finding(
         cause=first.cause or "gpu_other",
         says=say("GPU {pci}{where}: Xid {xid}", pci=card.pci, where=card.host.where, xid=number(first, "xid"))
         + (say(" ({short})", short=short) if short else ""),
-        weight=weight("xid_on_the_late"),
+        weight=weight("xid_on_the_late") if _is_of_the_late(card) else by_itself,
         events=[first, *(e for e in felt if e is not first)][:3],
         gpus=card.gpus,
-        identifies=xids()[number(first, "xid") or 0].asks_for_reset,
+        identifies=resets,
     )
+
+
+def _asks_for_reset(event: Event) -> bool:
+    entry = xids().get(number(event, "xid") or 0)
+    return entry is not None and entry.asks_for_reset
 
 
 def _without_xid(host: GpuHost, burst: Burst, lost_elsewhere: bool) -> Iterator[Finding]:

@@ -24,6 +24,10 @@ SURE_BY_THEIR_RULES = {61, 69}
 """Symptoms that rules of their own know: the card's firmware, and a program's illegal access."""
 
 
+OF_A_PEER = {137}
+"""An access that another card refused."""
+
+
 def kernel(number: int) -> str:
     said = FATAL.get(number, "Ch 00000008")
     return (
@@ -41,13 +45,17 @@ def asks_for_reset(number: int, entry: XidEntry) -> bool:
     return entry.role == "cause" or entry.asks_for_reset or number in (FATAL.keys() | SURE_BY_THEIR_RULES)
 
 
+def says_nothing(number: int, entry: XidEntry) -> bool:
+    return entry.role in ("context", "consequence") or not entry.kills or number in OF_A_PEER
+
+
 @pytest.mark.parametrize("number", xids())
 def test_alone(number: int, tmp_path: Path) -> None:
     """A fault is an incident; what only ends a program is suspected; what ends nothing is none."""
     entry = xids()[number]
     (tmp_path / "kern.log").write_text(kernel(number))
     found = verdicts(tmp_path)
-    if entry.role in ("context", "consequence") or not entry.kills:
+    if says_nothing(number, entry):
         assert not found or number in BY_THEIR_RECORD
         return
     (verdict,) = found
@@ -75,7 +83,7 @@ def test_on_the_card_of_the_rank_that_never_came(number: int, tmp_path: Path) ->
     (tmp_path / "job.log").write_text(JOB)
     (verdict,) = verdicts(tmp_path)
     assert verdict.ranks == (3,)
-    if entry.role in ("context", "consequence") or not entry.kills:
+    if says_nothing(number, entry):
         assert verdict.cause == "rank_not_arrived" or number in BY_THEIR_RECORD
         return
     assert verdict.cause != "rank_not_arrived"

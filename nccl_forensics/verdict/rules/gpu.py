@@ -15,6 +15,7 @@ from nccl_forensics.text.moments import SECOND
 from nccl_forensics.verdict.case import Case, at
 from nccl_forensics.verdict.rules import if_known, rule
 from nccl_forensics.verdict.rules.gpu_subjects import GpuHost, ranks_on
+from nccl_forensics.waits.watchdogs import waiting_ranks
 
 BURST_S = 120
 """Lines of one GPU failure follow within seconds; hung requests repeat every 45 s (Xid 119). Our judgement."""
@@ -27,6 +28,8 @@ MEMORY_NOTED = frozenset({63})
 FIRMWARE = frozenset({61, 62, 119, 120, 122})
 NVLINK = frozenset({74, 144, 145, 146, 147, 148, 149, 150})
 APPLICATION = frozenset({13, 31, 69})
+OF_A_PEER = (137,)
+"""Xids of an access that another card refused: they do not indict their own."""
 PEER_ACCESS_SXID = frozenset({12028, 11004})
 """SXids of a misdirected or vanished peer access (xid.toml, sxid_class nonfatal): they do not indict the switch."""
 DESKTOP = ("xorg", "xwayland", "gnome-shell", "kwin", "mutter", "firefox", "chrome", "plasmashell", "compiz")
@@ -433,10 +436,16 @@ def _other(card: _Card, events: Sequence[Event]) -> Finding:
 
 
 def _felt(card: _Card) -> list[Event]:
-    """Xids that are no cause by themselves and end what runs on the card, or of which the catalogue knows nothing."""
+    """Xids that are no cause by themselves and end what runs on the card, or of which the catalogue knows nothing.
+
+    None where the ranks of the card entered the collective and waited: what ran there had not ended.
+    """
+    users = set(ranks_on(card.host.case, card.gpus))
+    if users and users <= set(waiting_ranks(card.host.case.events)):
+        return []
     entries = xids()
     told = [(e, entries.get(number(e, "xid") or 0)) for e in card.xids if e.role == "symptom"]
-    return [e for e, entry in told if entry is None or entry.kills]
+    return [e for e, entry in told if (entry is None or entry.kills) and number(e, "xid") not in OF_A_PEER]
 
 
 def _is_of_the_late(card: _Card) -> bool:

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from nccl_forensics.analysis import Analysis, of_several_jobs
 from nccl_forensics.intake.limits import Limits
-from nccl_forensics.lines.copies import without_copies
+from nccl_forensics.lines.copies import without_copies, without_quotations
 from nccl_forensics.lines.read import Parsed, read
 from nccl_forensics.model import ALARM, Event, Incident, InputRow, Problem, Reconstruction
 from nccl_forensics.recorder.pile import Pile
@@ -72,7 +72,7 @@ def conclude(
     `good`: wordings of a good run, which are no alarms.
     """
     declared = _Declared(zone, year, places, window, good)
-    parsed = without_copies(parsed)
+    parsed = without_quotations(without_copies(parsed))
     whole = Pile.of(parsed)
     found, said = jobs.apart(whole.rows, whole.events, whole.dumps) if places is None else ([], ())
     failed = {e.evidence.source for e in whole.events if runs.fails(e)} | {d.path for d in whole.dumps}

@@ -15,6 +15,17 @@ from nccl_forensics.text.messages import say
 FIGURES = re.compile(r"\d+")
 
 
+def without_quotations(parsed: Sequence[Parsed]) -> list[Parsed]:
+    """Without what prose quotes, where there are real logs or dumps besides: nobody knows of which run it is."""
+    real = any(p.events or p.values for p in parsed if not p.quoted)
+    return [_unread(p) if p.quoted and real else p for p in parsed]
+
+
+def _unread(parsed: Parsed) -> Parsed:
+    reason = "it quotes lines of logs, of this run or another: no evidence beside the logs themselves"
+    return Parsed(replace(parsed.row, status="skipped", reason=reason, events=0))
+
+
 def without_copies(found: Sequence[Parsed]) -> list[Parsed]:
     """The same files in their order, all that are copies of another as skipped, with whose as the reason.
 

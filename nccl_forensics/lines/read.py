@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, cast
 from nccl_forensics.intake import sniff
 from nccl_forensics.intake.limits import Limits, Totals
 from nccl_forensics.intake.readers import File, Source
+from nccl_forensics.intake.sources import quotes_logs, source_of
 from nccl_forensics.intake.walk import collect, files, sources
 from nccl_forensics.lines.alarms import WORDS, Alarms, is_logged
 from nccl_forensics.lines.flood import Flood, Kept
@@ -43,6 +44,8 @@ class Parsed:
     problems: tuple[Problem, ...] = ()
     begin: Event | None = None
     """The first line with a time of a kernel's log, whatever it says: nothing before it is in that file."""
+    quoted: bool = False
+    """It is prose that quotes logs: no evidence beside real ones."""
     alarms: tuple[Event, ...] = ()
     """Lines that look like errors and that no parser knows: no events, one for each wording."""
 
@@ -57,6 +60,8 @@ def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
     head = source.head(HEAD_BYTES)
     if sniff.is_own(head):
         return Parsed(replace(row, status="skipped", format="report", reason="written by this tool: no evidence"))
+    if (what := source_of(head)) is not None and not any(one.claims(head, source.name) for one in known.files):
+        return Parsed(replace(row, status="skipped", format="source", reason=f"{what}: no evidence of what happened"))
     for one in known.files:
         if one.claims(head, source.name):
             return _structured(source, row, one.name, one.read(cast("Stream", source)))
@@ -74,6 +79,7 @@ def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
         (),
         tuple(problems),
         _begin(source.path, head) if format_ in RUNNING_LOGS else None,
+        quotes_logs(head, source.name),
         alarms,
     )
 

@@ -1,0 +1,82 @@
+"""What is not a log is no evidence: programs, notebooks, patches, pages, and what prose quotes beside real logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nccl_forensics.pipeline import analyze
+
+RAISED = """Traceback (most recent call last):
+  File "/srv/train/pretrain.py", line 212, in train_step
+    loss = self.compute_loss(batch)
+ValueError: Expected input batch_size (4096) to match target batch_size (4095).
+"""
+HEALTHY = "".join(f"step {n} loss 2.{99 - n}\n" for n in range(40)) + "Training finished\n"
+SOURCES = {
+    "test_errors.py": f'import pytest\n\nEXAMPLE = """\n{RAISED}"""\n\n\ndef test(): assert parse(EXAMPLE)\n',
+    "trainer.py": "# Copyright\n\nfrom torch import nn\n\nraise RuntimeError('CUDA out of memory. Tried')\n",
+    "errors.txt": f'"""What we have seen.\n\n{RAISED}"""\nSEEN = 3\n',
+    "launch.sh": "#!/bin/bash\nset -e\necho 'RuntimeError: CUDA error: an illegal memory access was encountered'\n",
+    "kernel.cu": "/* grid */\n#include <cuda.h>\n// CUDA error: an illegal memory access was encountered\n",
+    "run.ipynb": '{\n "cells": [\n  {"outputs": ["RuntimeError: CUDA out of memory. Tried"]}\n ],\n "nbformat": 4\n}\n',
+    "fix.patch": "diff --git a/t.py b/t.py\n+raise RuntimeError('CUDA out of memory. Tried')\n",
+}
+PROSE = {
+    "KNOWN.md": f"# Known problems\n\nSome runs ended so:\n\n```\n{RAISED}```\n",
+    "notes.txt": f"# Known problems\n\nSome runs ended so:\n\n```\n{RAISED}```\n",
+    "page.html": f"<!DOCTYPE html>\n<html><pre>\n{RAISED}</pre></html>\n",
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_program_is_no_evidence(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(SOURCES[name])
+    (tmp_path / "train.log").write_text(HEALTHY)
+    found = analyze([str(tmp_path)])
+    assert found.incidents == ()
+    (row,) = (row for row in found.rows if row.path.endswith(name))
+    assert (row.status, row.format) == ("skipped", "source")
+    assert row.reason is not None
+    assert "no evidence" in row.reason
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_program_hides_no_end(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(SOURCES[name])
+    (tmp_path / "train.log").write_text(HEALTHY.replace("Training finished\n", RAISED))
+    (incident,) = analyze([str(tmp_path)]).incidents
+    assert incident.verdict.cause == "python_exception"
+
+
+@pytest.mark.parametrize("name", PROSE)
+def test_what_prose_quotes_is_no_evidence_beside_a_log(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(PROSE[name])
+    (tmp_path / "train.log").write_text(HEALTHY)
+    assert analyze([str(tmp_path)]).incidents == ()
+
+
+@pytest.mark.parametrize("name", PROSE)
+def test_what_prose_quotes_is_all_there_is(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(PROSE[name])
+    (incident,) = analyze([str(tmp_path)]).incidents
+    assert incident.verdict.cause == "python_exception"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "# nThread 1 nGpus 8 minBytes 8 maxBytes 134217728\n",
+        "importing modules took 3 s\n",
+        "from now on the job waits\n",
+        "class weights: [1, 2]\n",
+        "[2026-03-04 10:19:54] import torch took 3 s\n",
+        "@rank3 says hello\n",
+        "{'loss': 2.31, 'cells': 3}\n",
+    ],
+)
+def test_a_log_that_begins_oddly_is_one(head: str, tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(head + RAISED)
+    (incident,) = analyze([str(tmp_path)]).incidents
+    assert incident.verdict.cause == "python_exception"

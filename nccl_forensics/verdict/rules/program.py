@@ -331,6 +331,7 @@ def worker_died(case: Case) -> Iterator[Finding]:
     complained = set(waiting_ranks(case.events)) | {
         e.rank for e in case.events if e.rank is not None and e.role in ("cause", "symptom") and e.kind != "exit"
     }
+    yield from _died_somewhere(case)
     for said in case.of("ray-died"):
         event = replace(said, pid=number(said, "worker_pid"), host=text(said, "worker_ip") or said.host)
         rank = rank_of(case, event)
@@ -351,6 +352,29 @@ def worker_died(case: Case) -> Iterator[Finding]:
             events=(said,),
             onset_ns=said.time_ns,
         )
+
+
+def _died_somewhere(case: Case) -> Iterator[Finding]:
+    """The one process that Ray saw die where no line tells of ranks, nor of any other failure: its node, at least.
+
+    Several may be the echo of one of them, or of the driver that ended.
+    """
+    died = [e for e in case.of("ray-died") if number(e, "worker_pid") is not None and text(e, "worker_ip")]
+    processes = {(text(e, "worker_ip"), number(e, "worker_pid")) for e in died}
+    other = any(e.role in ("cause", "symptom") for e in case.events) or case.collectives.suspects
+    if len(processes) != 1 or case.known.ranks or other:
+        return
+    ((address, pid),) = processes
+    yield Finding(
+        cause="process_missing",
+        says=say(
+            "Ray saw the process {pid} on {address} die; which rank that was is not told", pid=pid, address=address
+        ),
+        weight=weight("ray_saw_it_die"),
+        hosts=if_known(address),
+        events=(died[0],),
+        onset_ns=died[0].time_ns,
+    )
 
 
 LONG_WORK = {

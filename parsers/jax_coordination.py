@@ -103,6 +103,28 @@ def jax_ended(line: Line) -> Iterator[Event]:
         yield line.event("jax-ended", role="consequence", severity="warning", details={})
 
 
+GAVE_UP = re.compile(
+    r"Termination timeout for `(?P<name>[^`]{1,400})` of (?P<s>\d{1,7}) seconds exceeded\. Exiting to ensure"
+    r"(?: a consistent program state\. Expected (?P<world>\d{1,6}) threads)?"
+)
+
+
+@parser(title="XLA: a process ended after a wait", literals=["Termination timeout for `"])
+def xla_gave_up(line: Line) -> Iterator[Event]:
+    """The process ends itself, with exit code 42 or by SIGABRT."""
+    if found := GAVE_UP.search(near(line)):
+        yield line.event(
+            "xla-gave-up",
+            role="symptom",
+            severity="error",
+            details={
+                "what": found["name"],
+                "waited_s": int(found["s"]),
+                "expected": int(found["world"]) if found["world"] else None,
+            },
+        )
+
+
 @parser(title="XLA: threads wait at a rendezvous", literals=["This thread has been waiting for `"])
 def xla_stuck(line: Line) -> Iterator[Event]:
     """Threads of one process, a device each: who is missing is not told, and it may be waiting for other processes."""

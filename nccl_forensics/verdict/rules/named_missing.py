@@ -8,7 +8,7 @@ from nccl_forensics.catalog import weight
 from nccl_forensics.model import Event, Finding, number, numbers, text
 from nccl_forensics.names import MOST_RANKS
 from nccl_forensics.text import phrases
-from nccl_forensics.text.messages import say, say_many
+from nccl_forensics.text.messages import say
 from nccl_forensics.verdict.case import Case
 from nccl_forensics.verdict.rules import rule
 from nccl_forensics.waits.reports import OUTLIERS
@@ -42,11 +42,11 @@ def horovod_names_them(case: Case) -> Iterator[Finding]:
     yield Finding(
         cause="rank_not_arrived",
         says=say(
-            "Horovod waits for {ranks}: {tensor} and others were submitted by all but these",
+            "Horovod waits for {ranks}: all others have submitted {tensor}",
             ranks=phrases.ranks(missing),
             tensor=(text(last, "tensor") or say("a tensor"))[:120],
         )
-        + (say_many(", as told {n} time", ", as told {n} times", len(reports), n=len(reports)) if reports[1:] else ""),
+        + (say(", as told {n} times", n=len(reports)) if reports[1:] else ""),
         weight=weight("framework_names_ranks") + _too_many(missing, world),
         ranks=missing,
         events=(reports[0], *reports[1:][-1:]),

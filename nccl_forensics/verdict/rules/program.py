@@ -517,7 +517,7 @@ def python_crashed(case: Case) -> Iterator[Finding]:
 @rule
 def program_not_there(case: Case) -> Iterator[Finding]:
     """Python could not open the program: the command line is wrong, or a file system is not there."""
-    for event in case.of("no-program")[:1]:
+    for event in [e for e in case.of("no-program") if not case.went_on(e)][:1]:
         yield Finding(
             cause="python_exception",
             says=say(

@@ -16,10 +16,12 @@ COMMUNICATION = re.compile(
     r"|store based barrier|wait timeout after|Socket Timeout|TCPStore|waiting for clients\. |The client socket has"
     r"|Connection closed by (?:remote )?peer|Connection reset by peer|Detected mismatch between collectives"
     r"|timed out in (?:blocking wait|call to wait)|Rendezvous\w{1,20}Error|RendezvousTimeout"
+    r"|Horovod has been shut down|NCCL operation \w{1,40}\(|Barrier timed out\. (?:Id|Barrier_id): "
+    r"|tasks are unhealthy \(stopped sending heartbeats\)|RPC to coordination service|op\.preamble\.length <="
 )
 COMMUNICATION_TYPES = re.compile(
     r"(?:^|\.)(?:Dist\w{0,20}Error|ChildFailedError|Rendezvous\w{1,30}|SignalException|ActorDiedError"
-    r"|ActorUnavailableError"
+    r"|ActorUnavailableError|HorovodInternalError"
     r"|RayActorError|WorkerCrashedError|RayTaskError|ProcessRaisedException|ProcessExitedException"
     r"|ConnectionResetError|BrokenPipeError|ConnectionRefusedError)$"
 )
@@ -30,8 +32,24 @@ AFTERMATH = re.compile(
     r"|Exited)Exception|BrokenPipeError"
     r"|ConnectionResetError|ConnectionRefusedError|communicator was aborted|Connection (?:closed|reset) by"
     r"|ncclRemoteError|remote process exited"
-    r"|Broken pipe|CalledProcessError"
+    r"|Broken pipe|CalledProcessError|Horovod has been shut down|RPC to coordination service"
 )
+ELSEWHERE = re.compile(
+    r"WorkerProc initialization failed due to an exception in a background process"
+    r"|Engine core initialization failed\. See root cause above"
+    r"|EngineCore (?:encountered an issue|is dead)|^Executor failed\.$|EngineDeadError"
+    r"|Rank 0 scheduler died|^Worker failed with error .{0,4000}please check the stack trace above for the root cause"
+    r"|Initialization failed\. Please see the error messages above",
+    re.DOTALL,
+)
+"""What serving engines raise because another process of theirs failed: vLLM's v1/executor/multiproc_executor.py,
+v1/engine/utils.py and exceptions.py, SGLang's srt/entrypoints/engine.py."""
+LAUNCHED = re.compile(
+    r"^Command .{0,300}?\b(?:torchrun|torch\.distributed\.(?:run|launch)|accelerate|deepspeed|horovodrun|mpirun|mpiexec"
+    r"|srun)\b"
+)
+"""The command of a CalledProcessError that started the job: what it tells is the exit code of a launcher."""
+JAX_MEMORY = re.compile(r"^RESOURCE_EXHAUSTED: .{0,200}?[Oo]ut of memory")
 BY_HAND = frozenset({"KeyboardInterrupt", "SystemExit", "SIGTERMException"})
 """Somebody else ended the process; the last is Lightning's."""
 OF_THE_SYSTEM = frozenset({"OSError", "IOError", "PermissionError", "FileExistsError"})
@@ -64,6 +82,21 @@ def _of_a_mismatch(raised: _Exception) -> Judged | None:
     return None
 
 
+def _of_elsewhere(raised: _Exception) -> Judged | None:
+    """An engine, or a launcher, tells that some process of it failed."""
+    launched = raised.name == "CalledProcessError" and LAUNCHED.search(raised.message)
+    if launched or ELSEWHERE.search(raised.message) or raised.name == "EngineDeadError":
+        return Judged("consequence", None)
+    return None
+
+
+def _of_rays_monitor(raised: _Exception) -> Judged | None:
+    """Ray's exception has the name of PyTorch's, and is about the host's memory."""
+    if raised.kind.startswith("ray.") and raised.name == "OutOfMemoryError":
+        return Judged("consequence", "host_oom_kill")
+    return None
+
+
 def _by_hand(raised: _Exception) -> Judged | None:
     if raised.name not in BY_HAND:
         return None
@@ -82,7 +115,11 @@ def _of_the_communication(raised: _Exception) -> Judged | None:
 def _of_gpu_memory(raised: _Exception) -> Judged | None:
     if "more than 1EB" in raised.message:  # a size that was never meant: the tensor held garbage
         return Judged("consequence", None)
-    if raised.name == "OutOfMemoryError" or "CUDA out of memory" in raised.message:
+    if (
+        raised.name == "OutOfMemoryError"
+        or "CUDA out of memory" in raised.message
+        or (raised.name in ("XlaRuntimeError", "JaxRuntimeError") and JAX_MEMORY.search(raised.message))
+    ):
         return Judged("cause", "cuda_oom")
     return None
 
@@ -130,6 +167,8 @@ def _in_a_worker(raised: _Exception) -> Judged | None:
 
 JUDGES = (
     _of_a_mismatch,
+    _of_elsewhere,
+    _of_rays_monitor,
     _by_hand,
     _of_the_communication,
     _of_gpu_memory,

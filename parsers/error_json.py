@@ -4,6 +4,8 @@ Written by torch/distributed/elastic/multiprocessing/errors/error_handler.py. Ti
 job's logs have. The path holds attempt and local rank: .../attempt_0/3/error.json. Example:
 
 {"message": {"message": "RuntimeError: ...", "extraInfo": {"py_callstack": "Traceback ...", "timestamp": "1795963542"}}}
+
+Up to PyTorch 1.10 the child wrote the same to its log, over several lines (`error_handler: {`).
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from nccl_forensics.lines.plugins import Stream, file_parser
+from nccl_forensics.lines.line import Line
+from nccl_forensics.lines.plugins import Stream, file_parser, parser
 from nccl_forensics.model import Detail, Event, Evidence, Problem, Stamp
 from nccl_forensics.text.visible import visible
 
 from ._exceptions import classify
+from ._lines import followers, is_quoted
 from .python_traceback import FRAME, FRAMES, LIBRARY, MESSAGE, frame_of
 
 LARGEST = 4 << 20
@@ -107,6 +111,42 @@ def error_json(stream: Stream) -> Iterator[Event | Problem]:
         stamp=Stamp(wall_ns=error.seconds * 10**9, zone_s=0) if error.seconds is not None else None,
         local_rank=int(place["local"]) if place else None,
         attempt=int(place["attempt"]) if place else None,
+        details={
+            "type": kind,
+            "message": text.strip()[:MESSAGE],
+            **_frames(error.stack),
+            "communication": communication,
+        },
+    )
+
+
+IN_LOG = "error_handler: {"
+MOST_LINES = 40
+"""Lines of one such record: it has seven. Our judgement."""
+
+
+@parser(title="torchelastic: a child's error in its log", literals=[IN_LOG])
+def error_in_log(line: Line) -> Iterator[Event]:
+    """The rank is the line's; the moment is that in the record."""
+    at = line.text.find(IN_LOG)
+    if at < 0 or is_quoted(line.text, at):
+        return
+    parts = [line.text[at + len(IN_LOG) - 1 :]]
+    for other in followers(line, MOST_LINES):
+        parts.append(other.text)
+        if other.text.rstrip() == "}":
+            break
+    error = _read("\n".join(parts))
+    if not error.message:
+        return
+    kind, text = _kind_and_text(error.message)
+    role, cause, communication = classify(kind, text)
+    yield line.event(
+        "python-exception",
+        role=role,
+        severity="error" if role in ("cause", "symptom") else "warning",
+        cause=cause,
+        stamp=Stamp(wall_ns=error.seconds * 10**9, zone_s=0) if error.seconds is not None else line.stamp,
         details={
             "type": kind,
             "message": text.strip()[:MESSAGE],

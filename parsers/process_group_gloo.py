@@ -5,6 +5,7 @@ Examples:
 
 [E ProcessGroupGloo.cpp:137] [Rank 0]: Ranks 4, 5, 6, 7 failed to pass monitoredBarrier in 2000000 ms
 RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 12000ms for recv operation to complete
+  what():  [enforce fail at .../gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 68 vs 64
 RuntimeError: [.../gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:3500. This is typically ...
 """
 
@@ -22,6 +23,7 @@ from ._lines import failure_block, near, number, rank_list
 MISSING = re.compile(
     r"Ranks? (?P<ranks>\d[\d, ]{0,20000}) failed to pass monitoredBarrier(?: in (?P<waited_ms>\d{1,18}) ms)?"
 )
+SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (?P<received>\d{1,18}) vs (?P<expected>\d{1,18})")
 REACHED = re.compile(r"Rank (?P<rank>\d{1,7}) successfully reached monitoredBarrier, but received errors")
 WAIT = re.compile(r"Timed out waiting (?P<wait_ms>\d{1,18})ms for (?P<way>send|recv) operation to complete")
 CLOSED = re.compile(
@@ -77,5 +79,19 @@ def gloo_closed(line: Line) -> Iterator[Event]:
             role="consequence",
             severity="warning",
             details={"peer": found["peer"] if found else None, "port": int(found["port"]) if found else None},
+            **failure_block(line),
+        )
+
+
+@parser(title="Gloo: a peer sent more than expected", literals=["op.preamble.length <= op.nbytes. "])
+def gloo_size(line: Line) -> Iterator[Event]:
+    """The receiver writes it and aborts: its peer called something larger, or one of both another operation."""
+    if found := SIZES.search(near(line)):
+        yield line.event(
+            "gloo-size",
+            role="symptom",
+            severity="error",
+            cause="collective_mismatch",
+            details={"received_bytes": int(found["received"]), "expected_bytes": int(found["expected"])},
             **failure_block(line),
         )

@@ -112,7 +112,8 @@ TIMED_OUT_AT = re.compile(r" - \[(?P<group_rank>\d{1,7})\] Timeout at collective
 FINGERPRINT = (
     r"Rank (?P<rank_{0}>\d{{1,7}}) is running collective: CollectiveFingerPrint\( (?:SequenceNumber="
     r" (?P<seq_{0}>\d{{1,20}}) ,? )?"
-    r"OpType= (?P<op_{0}>[A-Z_0-9]{{1,40}})(?: , TensorShape= \[ (?P<shape_{0}>[\d, \-\[\]]{{0,400}}?) \])?"
+    r"OpType= (?P<op_{0}>[A-Z_0-9]{{1,40}})(?: , TensorShape= \[ (?P<shape_{0}>[\d, \-\[\]]{{0,400}}?) \]"
+    r"(?: , TensorDtypes= (?P<dtype_{0}>\w{{1,40}}))?)?"
 )
 MISMATCH = loose(
     "Detected mismatch between collectives on ranks. "
@@ -497,7 +498,7 @@ def pgw_mismatch(line: Line) -> Iterator[Event]:
             details={
                 key: number(found[key]) if key[:3] in ("ran", "seq") else found[key]
                 for side in "ab"
-                for key in (f"rank_{side}", f"op_{side}", f"seq_{side}", f"shape_{side}")
+                for key in (f"rank_{side}", f"op_{side}", f"seq_{side}", f"shape_{side}", f"dtype_{side}")
             },
         )
 

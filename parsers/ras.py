@@ -35,7 +35,9 @@ GROUP = re.compile(
     r"^\s+(\d{1,6})\s+\d{1,6}\s+[\d-]+\s+[\d-]+\s+(\d{1,7})(?:-(\d{1,7}))?\s+\d{1,8}\s+[A-Z,]+\s+[A-Z,]+\s*$"
 )
 COUNTS = re.compile(r"ranks have different (?P<op>\w{1,30}) operation counts")
-MANY = re.compile(r"^\s*(?P<count>\d{1,7}) ranks have (?:launched up to operation (?P<at>\d{1,18})|not launched any)")
+MANY = re.compile(
+    r"^\s*(?P<count>\d{1,7}) ranks? ha(?:ve|s) (?:launched up to operation (?P<at>\d{1,18})|not launched any)"
+)
 ALONE = re.compile(
     r"^\s*Rank (?P<rank>\d{1,10}) has (?:launched up to operation (?P<at>\d{1,18})|not launched any operations) -- "
     + _NODE

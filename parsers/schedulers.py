@@ -46,9 +46,15 @@ EVICTED = re.compile(
 OOM_KILLED = re.compile(r"\bOOMKilled\b")
 CODE_137 = re.compile(r"(?i)exit(?:ed with)? code:? 137\b")
 PREEMPTED = re.compile(
-    r"(?i)\b(?:instance|node|vm|job|pod|allocation) (?:was|is being|has been|will be|got) preempted"
+    r"(?i)(?<!\bif the )\b(?:instance|node|vm|job|pod|allocation) (?:was|is being|has been|will be|got) preempted"
     r"|reason\W{1,5}preempted|\bspot (?:instance )?(?:interruption|termination|reclaim)"
 )
+RAY_NODE = re.compile(
+    r"The node with node id: ?\S{8,80} and address: (?P<address>[\w.:-]{3,100}) and node name: \S{1,255}"
+    r" has been marked dead"
+    r"|Task failed because the node it was running on is dead or unavailable\. Node IP: (?P<ip>[\w.:-]{3,100}),"
+)
+RAY_ON_NODE = re.compile(r"Memory on the node \(IP: (?P<ip>[\w.:-]{3,100}), ID: ")
 RAY_DIED = re.compile(
     r"(?:\b|\.)(?:ActorDiedError|ActorUnavailableError"
     r"|WorkerCrashedError)\b|A worker died or was killed while executing"
@@ -146,9 +152,38 @@ def srun_node(line: Line) -> Iterator[Event]:
 
 @parser(title="Ray: a node was low on memory", literals=["killed due to"])
 def ray_memory(line: Line) -> Iterator[Event]:
-    """Ray's own monitor ends a worker before the kernel would."""
+    """Ray's own monitor ends a worker before the kernel would; the node's address stands there or in the next line."""
     if RAY_MEMORY.search(near(line)):
-        yield line.event("ray-oom", role="cause", severity="critical", cause="host_oom_kill", details={})
+        told = (RAY_ON_NODE.search(near(x)) for x in (line, *line.after(3)))
+        node = next((found["ip"] for found in told if found), None)
+        yield line.event(
+            "ray-oom",
+            role="cause",
+            severity="critical",
+            cause="host_oom_kill",
+            host=node or line.host,
+            details={"address": node},
+        )
+
+
+@parser(
+    title="Ray: a node died",
+    literals=[" has been marked dead because the ", "running on is dead or unavailable. Node IP:"],
+)
+def ray_node(line: Line) -> Iterator[Event]:
+    """Ray's control service heard no more of the node (gcs_node_manager.cc, RAY_NODE_REMOVED); why, it can't know."""
+    if found := RAY_NODE.search(near(line)):
+        address = found["address"] or found["ip"]
+        yield line.event(
+            "ray-node-died",
+            role="symptom",
+            severity="critical",
+            cause="node_lost",
+            host=address,
+            pid=None,
+            rank=None,
+            details={"address": address, "says": "marked dead" if found["address"] else "dead or unavailable"},
+        )
 
 
 @parser(title="srun: a task ended", literals=[": task ", ": tasks "])

@@ -910,3 +910,36 @@ def test_a_batch_that_one_rank_never_posts() -> None:
     made = dumped.reconstruct(dumps)
     assert verdict(made) == ((1,), "rank_not_arrived")
     assert made.groups[0].op in ("send", "recv")
+
+
+def _gloo(rank: int, ops: list[str]) -> Dump:
+    """The dump of a rank of four whose gloo has retired all of these calls."""
+    entries = [
+        {
+            "record_id": n, "pg_id": 0, "process_group": ("", "default_pg"), "collective_seq_id": n, "p2p_seq_id": 0,
+            "op_id": n, "profiling_name": f"gloo:{op}", "time_created_ns": 1_800_000_000 * 10**9 + n * 10**8,
+            "input_sizes": [[4]], "output_sizes": [[4]], "input_dtypes": ["Float"], "output_dtypes": ["Float"],
+            "state": "scheduled", "retired": True, "timeout_ms": 15000, "is_p2p": False,
+        }
+        for n, op in enumerate(ops, 1)
+    ]  # fmt: skip
+    content = {
+        "version": "2.10", "pg_config": {"": {"name": "", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}},
+        "entries": entries,
+    }  # fmt: skip
+    return dump_of(content, path=f"dump{rank}", form="pickle", name_rank=rank)[0]
+
+
+def test_gloo_retires_calls_that_cannot_have_been_one() -> None:
+    """Different operations at the last number of all: nobody completed it, whatever `retired` says."""
+    same, other = ["all_reduce", "all_reduce"], ["all_reduce", "barrier"]
+    made = dumped.reconstruct([*(_gloo(rank, same) for rank in range(3)), _gloo(3, other)])
+    assert not made.healthy
+    assert made.suspects[0].ranks == (3,)
+    assert made.groups[0].seq == 2
+
+
+def test_gloo_that_retired_the_same_calls_is_done() -> None:
+    """Near miss: all stand at one number, with the same operation."""
+    made = dumped.reconstruct([_gloo(rank, ["barrier", "all_reduce"]) for rank in range(4)])
+    assert made.suspects == ()

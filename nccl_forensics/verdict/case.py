@@ -24,6 +24,9 @@ DETECTED = kinds_marked("notices")
 JOB_KINDS = kinds_marked("of-failure")
 """Lines that a failing training job writes, as against a kernel."""
 
+MAY_PASS = kinds_marked("may-pass")
+"""Waits that may yet end."""
+
 T = TypeVar("T")
 
 
@@ -98,7 +101,11 @@ class Case:
     def job(self) -> bool:
         """Does the pile hold a trace of a training job that failed?"""
         return any(
-            e.kind in JOB_KINDS and not _handled(e) and e.evidence.source not in self.of_hosts for e in self.events
+            e.kind in JOB_KINDS
+            and not _handled(e)
+            and e.evidence.source not in self.of_hosts
+            and not (e.kind in MAY_PASS and self.went_on(e))
+            for e in self.events
         ) or bool(self.collectives.suspects or (self.collectives.groups and not self.collectives.healthy))
 
     @cached_property

@@ -58,6 +58,39 @@ def one_call_more(reports: Reports, one: Attendance) -> Answer | None:
     return Answer(suspects=(suspect,))
 
 
+def all_are_apart(reports: Reports, one: Attendance) -> Answer | None:
+    """Every member waits in the group, some at a later number than the rest: these have left it, though others are
+    still inside, so the ranks did not make the same calls. Which of both is wrong the numbers don't tell."""
+    here = one.stuck
+    if here.is_mixed or here.seq is None or not one.absent:
+        return None
+    ahead = {
+        rank: other
+        for other in reports.stuck
+        if (other.name, other.desc) == (here.name, here.desc) and (other.seq or 0) > here.seq
+        for rank in other.reports
+    }
+    if not ahead.keys() >= set(one.absent):
+        return None
+    furthest = max((ahead[r] for r in one.absent), key=lambda x: x.seq or 0)
+    says = say(
+        "{reporters} wait in {what}, and {ahead} beyond it, in number {seq}: the ranks made different calls.",
+        reporters=phrases.ranks(here.reports).capitalize(),
+        what=one.what,
+        ahead=phrases.ranks(one.absent),
+        seq=furthest.seq,
+    )
+    suspect = Suspect(
+        ranks=(),
+        cause="collective_mismatch",
+        weight=catalog.weight("reports_apart"),
+        says=says,
+        group=one.state,
+        evidence=(*furthest.evidence[:1], *here.evidence[:2]),
+    )
+    return Answer(suspects=(suspect,), cannot_exclude=frozenset(one.absent))
+
+
 def too_many_for_gloo(_: Reports, one: Attendance) -> Answer | None:
     """It says neither where it waits nor whether in a send or a collective."""
     if one.state.backend != "gloo" or len(one.absent) <= one.few:
@@ -169,6 +202,7 @@ def only_one_answered(reports: Reports, one: Attendance) -> Answer | None:
 
 QUESTIONS: tuple[Callable[[Reports, Attendance], Answer | None], ...] = (
     one_call_more,
+    all_are_apart,
     too_many_for_gloo,
     some_are_silent,
     never_came,

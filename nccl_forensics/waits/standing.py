@@ -107,6 +107,8 @@ def stand(key: Key, name: str, members: Mapping[int, Member], ranks: tuple[int, 
     no_data = tuple(x for x in ranks if x not in members)
     agreed = _agreed(members, len(ranks))
     waiting = [seq for x in members.values() if (seq := _waits_in(x, agreed)) is not None]
+    if not waiting and (undone := _never_over(members, ranks)) is not None:
+        waiting = [undone]
     if not waiting:
         return Standing(key, name, members, ranks, agreed, no_data=no_data)
     seq = min(waiting)
@@ -130,6 +132,18 @@ def stand(key: Key, name: str, members: Mapping[int, Member], ranks: tuple[int, 
         stale=tuple(stale),
         lagging=tuple(lagging),
     )
+
+
+def _never_over(members: Mapping[int, Member], ranks: tuple[int, ...]) -> int | None:
+    """The number at which all members stand last, with operations of different kinds: gloo retires failed work too."""
+    if set(members) != set(ranks) or any(x.strict or x.dump.partial for x in members.values()):
+        return None
+    last = {x.seqs[-1] if len(x.all_seqs) else None for x in members.values()}
+    seq = last.pop() if len(last) == 1 else None
+    if seq is None or any(_is_certainly_over(x, seq) for x in members.values()):
+        return None
+    kinds = {x.calls(seq)[-1].kind for x in members.values() if x.calls(seq)}
+    return seq if len(kinds) > 1 else None
 
 
 def _agreed(members: Mapping[int, Member], size: int) -> int:

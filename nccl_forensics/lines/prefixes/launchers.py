@@ -100,15 +100,19 @@ def numbered(text: str, peeled: Peeled, line: RawLine) -> str | None:
 
 _ACTOR = re.compile(r"\(((?:[\w:.+-]{1,80}[ ,])?[^()\n]{0,160}?\b(?:pid|ip|rank)=[^()\n]{1,160})\)(?:\x1b?\[0m)? ?")
 _ACTOR_FIELD = re.compile(r"\b(pid|ip|rank)=([\w.:-]{1,64})")
+_VLLM_WORKER = re.compile(r"Worker_TP(\d{1,6})(?:_EP\d{1,6})? pid=", re.ASCII)
+"""Without DP or PP the place in the tensor-parallel group is the rank (vLLM's multiproc_executor.py)."""
 _PLAIN_ACTOR = re.compile(r"\((?:[a-z_]\w{0,30}|raylet|autoscaler[^)]{0,20})\) (?=\[?\d{4}-\d\d-\d\d|\[rank)")
 
 
 def actor(text: str, peeled: Peeled, line: RawLine) -> str | None:
-    """`(RayTrainWorker pid=1, ip=10.0.0.1) `, `(VllmWorker rank=1 pid=2) `, `(ns) ` before a date."""
+    """`(RayTrainWorker pid=1, ip=10.0.0.1) `, `(VllmWorker rank=1 pid=2) `, `(Worker_TP1 pid=2) `, `(ns) ` + date."""
     m = _ACTOR.match(text)
     if m is None:
         m = _PLAIN_ACTOR.match(text)
         return None if m is None else text[m.end() :]
+    if worker := _VLLM_WORKER.match(m[1]):
+        peeled.rank = int(worker[1])
     for key, value in _ACTOR_FIELD.findall(m[1]):
         if key == "ip":
             peeled.host = value.rstrip(".:,")

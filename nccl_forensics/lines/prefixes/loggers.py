@@ -75,9 +75,13 @@ def level_first(text: str, peeled: Peeled, line: RawLine) -> str | None:
     if found is None:
         return None
     give(peeled, found[0])
-    return after_stamp(text, found[1], peeled)
+    rest = after_stamp(text, found[1], peeled)
+    tag = _VLLM_TAG.match(rest)
+    return rest[tag.end() :] if tag else rest
 
 
+_VLLM_TAG = re.compile(r"\[[\w./-]{1,200}\.py:\d{1,6}\] ?")
+"""The file of vLLM's logger, also before each line of a traceback."""
 _LOGRUS = re.compile(r'time="?([^"\s]{19,40}|\d{4}-\d\d-\d\d [^"]{8,30})"? (?:level=\w+ )?(?:msg=)?')
 
 
@@ -91,14 +95,23 @@ def logrus(text: str, peeled: Peeled, line: RawLine) -> str | None:
     return text[m.end() :]
 
 
-_BRACKET_TAIL = re.compile(r"(?: ([EWIDC]) (\d{1,9}) (\d{1,9})| [^\]\[]{1,80})?\] ?", re.ASCII)
+_BRACKET_TAIL = re.compile(
+    r"(?: ([EWIDC]) (\d{1,9}) (\d{1,9})|: [TDIWEF] [^\]\[\s]{1,300}:\d{1,6}| [^\]\[]{1,80})?\] ?", re.ASCII
+)
 _NAMED = re.compile(rf"\[(?!rank|Rank|PG )([\w.:|-]{{1,60}})\] (?=\d{{4}}-\d\d-\d\d[ T]|{LEVEL} )", re.IGNORECASE)
 _NEMO = re.compile(r"\[NeMo [A-Z] ")
 _LOST_COLOUR = re.compile(r"\[\d{1,2}(?:;\d{1,3}){0,4}m", re.ASCII)
 
 
+_SGLANG = re.compile(r" TP(\d{1,6})(?: EP\d{1,6})?\]", re.ASCII)
+"""Where SGLang names the place in the tensor-parallel group alone, that is the rank: with DP or PP it is not."""
+
+
 def bracket_date(text: str, peeled: Peeled, line: RawLine) -> str | None:
-    """`[2026-04-22 21:34:20] `, also with a tail ` TP5]` (SGLang), ` E 12 34] ` (Ray), ` d2.engine]: `."""
+    """`[2026-04-22 21:34:20] `, also with a tail.
+
+    ` TP5]` (SGLang), ` E 12 34] ` (Ray), ` d2.engine]: `, `: W a.cc:9] ` (Horovod).
+    """
     found = stamps.iso(text, 1) or stamps.slashed(text, 1) or stamps.syslog(text, 1)
     m = _BRACKET_TAIL.match(text, found[1]) if found else None
     if found is None or m is None:
@@ -106,6 +119,8 @@ def bracket_date(text: str, peeled: Peeled, line: RawLine) -> str | None:
     give(peeled, found[0])
     if m[2]:
         peeled.pid = int(m[2])
+    if tensor := _SGLANG.match(text, found[1]):
+        peeled.rank = int(tensor[1])
     return after_stamp(text, m.end() - (text[m.end() - 1] == " "), peeled)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
 from nccl_forensics.catalog import weight
 from nccl_forensics.model import Event, Finding, Suspect, number, text
@@ -364,22 +365,48 @@ def _few_of_many(reports: Sequence[Event]) -> set[int]:
 
 
 def _calls(reports: Sequence[Event]) -> dict[int, tuple[object, ...]]:
-    """Rank → its call, as the first report that tells of it has it."""
-    calls: dict[int, tuple[object, ...]] = {}
+    """Rank → its call, by its own report where it wrote one; else as another's has it, if that is told in full.
+
+    Of a peer whose call takes no tensor PyTorch reads a wrong operation and number (`SequenceNumber=0OpType=REDUCE`):
+    that differs, whatever it was.
+    """
+    calls = {rank: _call(event, "a") for event in reports if (rank := number(event, "rank_a")) is not None}
     for event in reports:
-        for rank, call in (
-            (number(event, "rank_a"), (text(event, "op_a"), number(event, "seq_a"), text(event, "shape_a"))),
-            (number(event, "rank_b"), (text(event, "op_b"), number(event, "seq_b"), text(event, "shape_b"))),
-        ):
-            if rank is not None:
-                calls.setdefault(rank, call)
+        rank = number(event, "rank_b")
+        if rank is not None:
+            calls.setdefault(rank, _call(event, "b"))
     return calls
+
+
+def _call(event: Event, side: Literal["a", "b"]) -> tuple[object, ...]:
+    """What a fingerprint tells of one rank's call."""
+    if side == "a":
+        return text(event, "op_a"), number(event, "seq_a"), text(event, "shape_a"), text(event, "dtype_a")
+    return text(event, "op_b"), number(event, "seq_b"), text(event, "shape_b"), text(event, "dtype_b")
+
+
+def _is_garbled(event: Event) -> bool:
+    """Is the peer's side told without tensors and with number 0? Then its operation is not the one that was called.
+
+    Releases before 2.1 tell no tensors of a peer either, but its operation (pytorch/pytorch#100213).
+    """
+    return text(event, "shape_b") is None and number(event, "seq_b") == 0
+
+
+def _in_words(event: Event, side: Literal["a", "b"]) -> str | None:
+    """'ALLREDUCE' or, where the operations are the same, with what differs: 'ALLREDUCE of [64] Double'."""
+    if side == "b" and _is_garbled(event):
+        return None
+    (op, _, shape, dtype), (other, *_) = _call(event, side), _call(event, "b" if side == "a" else "a")
+    if op is None or op != other:
+        return None if op is None else str(op)
+    return say("{op} of [{shape}] {dtype}", op=op, shape=shape or "", dtype=dtype or "").rstrip()
 
 
 def _odd_ones(odd: set[int], reports: Sequence[Event]) -> Finding:
     told = next(e for e in reports if odd & {number(e, "rank_a"), number(e, "rank_b")})
-    ops = text(told, "op_a"), text(told, "op_b")
-    theirs, others = ops if number(told, "rank_a") in odd else ops[::-1]
+    own = "a" if number(told, "rank_a") in odd else "b"
+    theirs, others = (_in_words(told, "a"), _in_words(told, "b"))[:: 1 if own == "a" else -1]
     return Finding(
         cause="collective_mismatch",
         says=say(
@@ -401,9 +428,9 @@ def _a_pair(report: Event) -> Finding:
         says=say(
             "PyTorch's fingerprint check: rank {a} was in {op_a}, rank {b} in {op_b} at the same place",
             a=number(report, "rank_a"),
-            op_a=text(report, "op_a") or say("one collective"),
+            op_a=_in_words(report, "a") or say("one collective"),
             b=number(report, "rank_b"),
-            op_b=text(report, "op_b") or say("another"),
+            op_b=_in_words(report, "b") or say("another"),
         ),
         weight=weight("detail_mismatch"),
         events=(report,),

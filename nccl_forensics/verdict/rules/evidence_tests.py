@@ -54,7 +54,7 @@ def _slow_or_wrong(case: Case) -> Iterator[Finding]:
         yield Finding(
             cause=event.cause,
             says=_wrong_values(host, wrong) if wrong is not None else _bandwidth(host, event),
-            weight=weight("beside") if aside else weight("slow_links") + (0.4 if wrong is not None else 0.0),
+            weight=weight("beside" if aside else "slow_links" if wrong is None else "wrong_values"),
             hosts=() if aside else if_known(host),
             events=(event,),
         )

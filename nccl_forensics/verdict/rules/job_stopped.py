@@ -108,7 +108,7 @@ AT_ONCE_S = 60
 
 @rule
 def container_out_of_memory(case: Case) -> Iterator[Finding]:
-    """Slurm and Kubernetes name the task or pod that was over its memory limit."""
+    """Slurm and Kubernetes name the task or pod that was over its memory limit, Ray the node."""
     together = _tasks_at_once(case)
     if together is not None:
         yield together
@@ -117,13 +117,20 @@ def container_out_of_memory(case: Case) -> Iterator[Finding]:
     for event in (*one_by_one, *case.of("k8s-oom", "ray-oom"))[:2]:
         yield Finding(
             cause="host_oom_kill",
-            says=say("{host}: a process was killed at the job's memory limit", host=event.host or say("The scheduler")),
+            says=_over_its_limit(event),
             weight=weight("kernel_cause"),
             ranks=if_known(event.rank),
             hosts=if_known(event.host),
             events=(event,),
             onset_ns=event.time_ns,
         )
+
+
+def _over_its_limit(event: Event) -> str:
+    if event.kind == "ray-oom":
+        on_host = say(" on {host}", host=event.host) if event.host else ""
+        return say("Ray's memory monitor ended a worker{on_host}: the node was low on memory", on_host=on_host)
+    return say("{host}: a process was killed at the job's memory limit", host=event.host or say("The scheduler"))
 
 
 def _tasks_at_once(case: Case) -> Finding | None:

@@ -119,13 +119,19 @@ def _memory(case: Case, event: Event, rank: int | None) -> tuple[str | None, str
 def names_its_reason(case: Case) -> Iterator[Finding]:
     """Errors that say themselves what failed: GPU memory, disk, quota, ECC, illegal access, shared memory."""
     seen: set[tuple[object, ...]] = set()
-    telling = [e for e in case.of(*SPECIFIC) if e.role in ("cause", "symptom")]
+    telling = [e for e in case.of(*SPECIFIC) if e.role in ("cause", "symptom") and not _is_a_trap(case, e)]
     for event in sorted(telling, key=lambda e: e.role != "cause"):
         cause = _resource(event)
         key = (cause, event.rank, event.host, event.pid if event.rank is None else None)
         if cause is not None and key not in seen:
             seen.add(key)
             yield _shortage(case, event, cause)
+
+
+def _is_a_trap(case: Case, event: Event) -> bool:
+    """Did DeepEP's barrier end its own kernel, having waited in vain? CUDA calls that a launch failure."""
+    failed = "unspecified launch failure" in (text(event, "error") or event.evidence.text)
+    return failed and any(_later(event, e) for e in case.of("deepep-barrier") if not case.went_on(e))
 
 
 def _resource(event: Event) -> str | None:
@@ -325,6 +331,7 @@ def worker_died(case: Case) -> Iterator[Finding]:
     complained = set(waiting_ranks(case.events)) | {
         e.rank for e in case.events if e.rank is not None and e.role in ("cause", "symptom") and e.kind != "exit"
     }
+    yield from _died_somewhere(case)
     for said in case.of("ray-died"):
         event = replace(said, pid=number(said, "worker_pid"), host=text(said, "worker_ip") or said.host)
         rank = rank_of(case, event)
@@ -345,6 +352,29 @@ def worker_died(case: Case) -> Iterator[Finding]:
             events=(said,),
             onset_ns=said.time_ns,
         )
+
+
+def _died_somewhere(case: Case) -> Iterator[Finding]:
+    """The one process that Ray saw die where no line tells of ranks, nor of any other failure: its node, at least.
+
+    Several may be the echo of one of them, or of the driver that ended.
+    """
+    died = [e for e in case.of("ray-died") if number(e, "worker_pid") is not None and text(e, "worker_ip")]
+    processes = {(text(e, "worker_ip"), number(e, "worker_pid")) for e in died}
+    other = any(e.role in ("cause", "symptom") for e in case.events) or case.collectives.suspects
+    if len(processes) != 1 or case.known.ranks or other:
+        return
+    ((address, pid),) = processes
+    yield Finding(
+        cause="process_missing",
+        says=say(
+            "Ray saw the process {pid} on {address} die; which rank that was is not told", pid=pid, address=address
+        ),
+        weight=weight("ray_saw_it_die"),
+        hosts=if_known(address),
+        events=(died[0],),
+        onset_ns=died[0].time_ns,
+    )
 
 
 LONG_WORK = {
@@ -458,6 +488,46 @@ def ran_out_of_data(case: Case) -> Iterator[Finding]:
         events=tuple(ended[:2]),
         onset_ns=ended[0].time_ns,
     )
+
+
+@rule
+def python_crashed(case: Case) -> Iterator[Finding]:
+    """Python wrote that it crashed, where no launcher tells of the signal."""
+    if any(text(e, "signal") in CRASHES for e in case.of("exit", "srun-exit", "ds-exit")):
+        return
+    for event in case.of("python-fatal"):
+        if event.role != "cause" or case.went_on(event):
+            continue
+        shift, why = case.timing(event)
+        ranks, hosts = _subject(case, event)
+        yield Finding(
+            cause="process_signal",
+            says=say("{where} crashed: {why}", where=_where(event).capitalize(), why=text(event, "why"))
+            + phrases.aside(why),
+            weight=weight("killed_from_outside") + shift,
+            ranks=ranks,
+            hosts=hosts,
+            events=(event, *if_known(_crash(case, event))),
+            detail="crash",
+            onset_ns=event.time_ns,
+        )
+        return
+
+
+@rule
+def program_not_there(case: Case) -> Iterator[Finding]:
+    """Python could not open the program: the command line is wrong, or a file system is not there."""
+    for event in [e for e in case.of("no-program") if not case.went_on(e)][:1]:
+        yield Finding(
+            cause="python_exception",
+            says=say(
+                "Python could not open the program {path}: {why}", path=text(event, "path"), why=text(event, "says")
+            ),
+            weight=weight("exception_own"),
+            hosts=if_known(event.host),
+            events=(event,),
+            detail="no program",
+        )
 
 
 def _crash(case: Case, event: Event) -> Event | None:

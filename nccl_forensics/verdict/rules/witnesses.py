@@ -45,7 +45,8 @@ def ras_shows_who_lags(case: Case) -> Iterator[Finding]:
     """Ranks that have launched fewer operations than all others, in the communicator of the whole job.
 
     One report of a running job shows such a thing, too; so it counts where the job failed, or where a second report
-    shows the same ranks at the same operation. Operations that name different ranks cancel each other.
+    shows the same ranks at the same operation; and a little where nothing else tells of the job: somebody had reason
+    to ask. Operations that name different ranks cancel each other.
     """
     lines = [e for e in case.of("ras-apart") if e.details.get("whole_job") is True and not case.went_on(e)]
     ranks = _behind_in_all(lines)
@@ -54,7 +55,7 @@ def ras_shows_who_lags(case: Case) -> Iterator[Finding]:
         return
     still = _stand_still(lines)
     # the ranks' own words stand before a count that was taken at some other moment
-    if not (still or _job_failed(case)) or not arrived(case).isdisjoint(ranks):
+    if not (still or _job_failed(case) or _nothing_else(case)) or not arrived(case).isdisjoint(ranks):
         return
     first = lines[0]
     yield Finding(
@@ -69,10 +70,21 @@ def ras_shows_who_lags(case: Case) -> Iterator[Finding]:
             most=f"{number(first, 'most'):,}",
         )
         + (say(", in every report alike") if still else ""),
-        weight=weight("ras_stands_still" if still else "ras_behind"),
+        weight=weight("ras_stands_still" if still else "ras_behind" if _job_failed(case) else "ras_alone"),
         ranks=ranks,
         events=tuple(lines[:3]),
     )
+
+
+def _nothing_else(case: Case) -> bool:
+    """Is a single report all there is: no log of the job that could tell how it went on?"""
+    reports = {_report(e) for e in case.of("ras-apart")}
+    return len(reports) == 1 and not case.has_job_log and not case.of("progress") and _is_a_file(case)
+
+
+def _is_a_file(case: Case) -> bool:
+    """Do the reports stand in files of their own?"""
+    return all(number(e, "report") is None for e in case.of("ras-apart"))
 
 
 def _report(event: Event) -> tuple[str, int | None]:

@@ -32,7 +32,7 @@ ValueError: Expected input batch_size (4096) to match target batch_size (4095).
 """
 # (tag before each line, rank that it tells)
 TAGS = [
-    ("(Worker_TP3 pid=13740) ERROR 05-22 10:26:17 [multiproc_executor.py:870] ", None),
+    ("(Worker_TP3 pid=13740) ERROR 05-22 10:26:17 [multiproc_executor.py:870] ", 3),
     ("(Trainer(group_a-3) pid=9017, ip=10.0.0.7) ", None),
     ("  | 2024-08-23T22:22:51.122Z | ", None),
     ("worker 41 | 2025-11-20T09:12:33Z ", None),

@@ -282,6 +282,25 @@ def _lspci_gone(line: Line, message: KernelMessage) -> KernelMessage:
     return message if IS_GPU.search(line.text) else replace(message, role="context", gpu=None)
 
 
+AMD_CARD = re.compile(r"amdgpu (?P<pci>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]): ")
+AMD_RESET = 8
+"""Lines behind a hanging ring among which the card is named that is reset for it."""
+
+
+def _ring_timeout(line: Line, message: KernelMessage) -> KernelMessage:
+    """Older drivers do not name the card; the next line that names one tells of its reset."""
+    if message.gpu is not None:
+        return message
+    found = next((m for text in lines_of_block(line, AMD_RESET) if (m := AMD_CARD.search(text))), None)
+    return message if found is None else replace(message, gpu=pci_address(found["pci"]))
+
+
+def _gim(line: Line, message: KernelMessage) -> KernelMessage:
+    """`0:bd:0:0`: domain, bus, device, function, in hex without leading zeros."""
+    domain, bus, device, function = (int(part, 16) for part in str(message.details["place"]).split(":"))
+    return replace(message, gpu=f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
+
+
 Neighbours = Callable[["Line", KernelMessage], KernelMessage]
 BY_ENTRY: Mapping[str, Neighbours] = {
     "nvrm-fallen-probe": _fallen_probe,
@@ -295,6 +314,8 @@ BY_ENTRY: Mapping[str, Neighbours] = {
     "ghes": _ghes,
     "ghes-device": _ghes_device,
     "nvidia-drm-fail": _drm_fail,
+    "amdgpu-ring-timeout": _ring_timeout,
+    "gim-ecc-fatal": _gim,
     "lspci-gone": _lspci_gone,
     "proc-vbios-unknown": _vbios_unknown,
 }

@@ -70,6 +70,12 @@ LAUNCHED = re.compile(
 )
 MISSING = re.compile(r"Missing communicator data from (?P<n>\d{1,7}) (?:rank|job process)")
 
+OFI = re.compile(
+    r"WARN\b.{0,120}?NET/OFI (?P<text>(?P<request>(?:Request \S{1,40} |.{0,60}?)completed with error)"
+    r"|(?:Couldn't|Could not|Unable to|Failed to|No eligible) .{1,300})"
+)
+OFI_CODE = re.compile(r"\bRC: ?(?P<code>-?\d{1,5})")
+"""aws-ofi-nccl (src/nccl_ofi_net.c, nccl_ofi_sendrecv.c): NCCL over libfabric."""
 CHAIN = re.compile(r"NCCL INFO (?:\S{0,200}/)?(?P<file>\w{1,40}\.(?:cc|cu|h)):\d{1,6} -> \d{1,3}")
 """How NCCL returns an error through its functions, one line each (include/checks.h, NCCLCHECK)."""
 SET_UP = frozenset({"init.cc", "bootstrap.cc"})
@@ -229,10 +235,32 @@ def _in_set_up(line: Line, message: str, who: dict[str, Any]) -> Event:
     )
 
 
+def _of_libfabric(line: Line, found: re.Match[str], who: dict[str, Any]) -> Event:
+    """A request that failed is the fabric's; what could not be opened or registered is the set-up."""
+    if found["request"] is None:
+        return _in_set_up(line, f"NET/OFI {found['text']}", who)
+    code = OFI_CODE.search(line.text)
+    return line.event(
+        "nccl-ib-error",
+        role="symptom",
+        severity="error",
+        cause="fabric_error",
+        details={"status": int(code["code"]) if code else None, "vendor": None, "peer": None, "device": None},
+        **who,
+    )
+
+
+@parser(title="NCCL over libfabric", literals=["NET/OFI "])
+def nccl_ofi(line: Line) -> Iterator[Event]:
+    """The plugin's warnings; before its version 1.1 without NCCL's own head."""
+    if found := OFI.search(near(line)):
+        yield _of_libfabric(line, found, speaker(line))
+
+
 @parser(title="NCCL warnings", literals=["NCCL WARN"])
 def nccl_warn(line: Line) -> Iterator[Event]:
     text = near(line)
-    if "NCCL WARN" not in text:
+    if "NCCL WARN" not in text or OFI.search(text):
         return
     who = speaker(line)
     message = text.partition("NCCL WARN")[2].strip()

@@ -224,6 +224,10 @@ def _own_weight(story: _Story) -> float:
     return value + (weight("symptom_beside_job") if story.case.job else 0.0)
 
 
+AMD = "AMD"
+"""Detail of what cards of AMD's meet: NVIDIA's tools are of no use there (actions.toml)."""
+
+
 def _stated(story: _Story) -> Finding:
     case, host, first = story.case, story.host, story.first
     shift, why = _shift(story)
@@ -242,7 +246,7 @@ def _stated(story: _Story) -> Finding:
         gpus=story.gpus,
         events=(*story.telling[:4], *_broken(case, first)),
         onset_ns=None if first.kind in OF_THE_LAST_BOOT else first.time_ns,
-        detail=first.kind,
+        detail=AMD if SIGNATURES[first.kind].family == "amd" else first.kind,
     )
 
 

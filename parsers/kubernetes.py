@@ -69,6 +69,20 @@ def _moment(written: str | None) -> Stamp | None:
     return wall(found[3], number, found[1], found[4], found[5], found[6], zone_s=zone(found[7]))
 
 
+def described_node(line: Line) -> str | None:
+    """The node whose `kubectl describe node` the line stands in."""
+    for before in line.before(BACK if may_read(line, "node descriptions", 800) else 0):
+        if found := POD.match(before.text):
+            return found["name"]
+    return None
+
+
+def condition_moment(text: str) -> Stamp | None:
+    """When a condition of `kubectl describe` changed: the second of its two moments."""
+    moments = list(MOMENT.finditer(text))
+    return _moment(moments[1][0]) if len(moments) > 1 else None
+
+
 def _whose(line: Line) -> tuple[str | None, str | None]:
     """(pod, node) of the description that the line stands in."""
     pod = node = None

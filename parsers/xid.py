@@ -15,13 +15,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nccl_forensics.catalog import SxidEntry, XidEntry, load, sxids, xids
 from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Detail, Event, Role, Severity
 
 from ._kernel import LONGEST_MESSAGE, is_quoted, pci_address
+from .kubernetes import condition_moment, described_node
 
 if TYPE_CHECKING:
     from nccl_forensics.lines.line import Line
@@ -241,6 +242,29 @@ def _second_hand(event: Event, program: str) -> Event:
     return replace(event, role=role, details={**event.details, "reported_by": program})
 
 
+def _of_condition(event: Event, line: Line) -> Event:
+    """With node and time, where the line is quoted in a condition of `kubectl describe node`."""
+    if event.stamp is not None or (stamp := condition_moment(line.text[:LONGEST_MESSAGE])) is None:
+        return event
+    return replace(event, stamp=stamp, host=described_node(line) or event.host)
+
+
+def of_monitor(line: Line, number: int, pci: str | None, uuid: str | None, **known: Any) -> Event:
+    """An Xid as a monitor words it, without the kernel's own line. `known`: host and stamp, where it tells them."""
+    entry = xids().get(number)
+    details: dict[str, Detail] = {
+        "xid": number,
+        "pci": pci,
+        "text": line.text[:500],
+        "short": entry.short if entry else "not in the catalogue",
+        "reported_by": "monitor",
+        **({"uuid": uuid} if uuid else {}),
+    }
+    role, severity = _xid_role(entry, number, "", details)
+    cause = entry.cause if entry else None
+    return line.event("xid", role=role, severity=severity, cause=cause, details=details, gpu_pci=pci, pid=None, **known)
+
+
 @parser(title="NVIDIA Xid and SXid", literals=["Xid (", "Xid("])
 def nvidia_xid(line: Line) -> Iterator[Event]:
     text, program = line.text[:LONGEST_MESSAGE], line.peeled.program
@@ -252,6 +276,6 @@ def nvidia_xid(line: Line) -> Iterator[Event]:
     if found is None:
         return
     if not is_quoted(line, text, found.start()):
-        yield make(line, found)
+        yield _of_condition(make(line, found), line)
     elif program in MONITORS:
         yield _second_hand(make(line, found), program)

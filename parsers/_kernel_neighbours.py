@@ -288,7 +288,7 @@ AMD_RESET = 8
 
 
 def _ring_timeout(line: Line, message: KernelMessage) -> KernelMessage:
-    """Older drivers do not name the card; the next line that names one tells of its reset."""
+    """Not all such lines name the card; the next one that names one tells of its reset."""
     if message.gpu is not None:
         return message
     found = next((m for text in lines_of_block(line, AMD_RESET) if (m := AMD_CARD.search(text))), None)
@@ -315,6 +315,7 @@ BY_ENTRY: Mapping[str, Neighbours] = {
     "ghes-device": _ghes_device,
     "nvidia-drm-fail": _drm_fail,
     "amdgpu-ring-timeout": _ring_timeout,
+    "amdgpu-mes": _ring_timeout,
     "gim-ecc-fatal": _gim,
     "lspci-gone": _lspci_gone,
     "proc-vbios-unknown": _vbios_unknown,

@@ -34,6 +34,13 @@ WOVEN = 16
 """Tracebacks of unknown processes between this one's lines, beyond which it is given up; our judgement."""
 FRAMES = 12
 MESSAGE = 500
+COLLECTIVE_CALL = re.compile(
+    r"\b(?:dist|distributed|torch\.distributed|c10d|pg|process_group|group|comm|hvd|mpi_comm)\."
+    r"(?:monitored_barrier|barrier|all_?reduce\w*|all_?gather\w*|reduce_?scatter\w*|all_?to_?all\w*|broadcast\w*|gather\w*"
+    r"|scatter\w*|reduce|recv|send|irecv|isend)\("
+)
+"""A collective, or a message between ranks, in the words of PyTorch, Horovod and MPI."""
+OF_ARGUMENTS = frozenset({"TypeError", "AttributeError", "KeyError", "IndexError", "NameError", "UnboundLocalError"})
 INNERMOST = 3
 """Frames in which what was made is told; those outside only asked for it. Our judgement."""
 
@@ -92,6 +99,8 @@ class Raised:
     user: str | None = None
     """The innermost frame that is in no library."""
     launcher: bool = False
+    source: str = ""
+    """The line of source code below the innermost frame."""
     mixed: bool = False
     """Another traceback of an unknown process is woven into it: the frames may be that one's."""
 
@@ -99,6 +108,7 @@ class Raised:
         """One more frame, inside those before."""
         frame = frame_of(found)
         self.frames.append(frame)
+        self.source = ""
         del self.frames[:-FRAMES]
         if not LIBRARY.search(found["file"]):
             self.user = frame
@@ -121,8 +131,16 @@ class Raised:
         in_shm = own.cause == "storage_write_failed" and any(
             code in frame for frame in self.frames[-INNERMOST:] for code in SHARED_MEMORY_CODE
         )
+        if own == Judged("cause", "python_exception") and self._waited_for_others():
+            return Judged("symptom", None, True)
         no_space = (errno_of(self.message) or (0, ""))[0] == NO_SPACE
         return own._replace(cause="shm_full") if in_shm and no_space else own
+
+    def _waited_for_others(self) -> bool:
+        """Did the call of a collective itself raise? What is wrong with its arguments is the program's own."""
+        if self.mixed or (self.kind or "").rsplit(".", 1)[-1] in OF_ARGUMENTS:
+            return False
+        return COLLECTIVE_CALL.search(self.source) is not None
 
     def details(self, *, innermost: str | None, communication: bool) -> dict[str, Detail]:
         return {
@@ -270,6 +288,8 @@ class _Chain:
         """A line of source code, the exception's class and message, or somebody's words in between."""
         body = text.removeprefix(self.indent)
         if not body or body.startswith((" ", "│", "└", "\t")):
+            if self.near and not self.newest.source:
+                self.newest.source = body.strip()
             return True
         ended = _final(body.lstrip("| "), near=self.near)
         if ended and self.skip:

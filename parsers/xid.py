@@ -48,6 +48,8 @@ HARMLESS_64 = re.compile(r"already pending")
 """A second request to remap the same row: nothing failed."""
 MONITORS = frozenset({"node-problem-detector", "gpud", "dcgm-exporter", "nvidia-dcgm", "nv-hostengine", "kubelet"})
 """Programs that repeat Xid lines in messages of their own."""
+GPUD = re.compile(r"\[(?:XID found|nvidia xid|SXID found|nvidia sxid)\] \(")
+"""How `gpud scan` lists what it found, each line in quotes."""
 NVLINK5_XIDS = range(144, 151)
 RECOVERY_XID = 154
 NEW_UNITS = 575
@@ -279,3 +281,5 @@ def nvidia_xid(line: Line) -> Iterator[Event]:
         yield _of_condition(make(line, found), line)
     elif program in MONITORS:
         yield _second_hand(make(line, found), program)
+    elif GPUD.match(text):
+        yield _second_hand(make(line, found), "gpud")

@@ -17,7 +17,7 @@ HEALTHY = "".join(f"step {n} loss 2.{99 - n}\n" for n in range(40)) + "Training 
 SOURCES = {
     "test_errors.py": f'import pytest\n\nEXAMPLE = """\n{RAISED}"""\n\n\ndef test(): assert parse(EXAMPLE)\n',
     "trainer.py": "# Copyright\n\nfrom torch import nn\n\nraise RuntimeError('CUDA out of memory. Tried')\n",
-    "errors.txt": f'"""What we have seen.\n\n{RAISED}"""\nSEEN = 3\n',
+    "errors.pyi": f'"""What we have seen.\n\n{RAISED}"""\nSEEN = 3\n',
     "launch.sh": "#!/bin/bash\nset -e\necho 'RuntimeError: CUDA error: an illegal memory access was encountered'\n",
     "kernel.cu": "/* grid */\n#include <cuda.h>\n// CUDA error: an illegal memory access was encountered\n",
     "run.ipynb": '{\n "cells": [\n  {"outputs": ["RuntimeError: CUDA out of memory. Tried"]}\n ],\n "nbformat": 4\n}\n',
@@ -74,6 +74,10 @@ def test_what_prose_quotes_is_all_there_is(name: str, tmp_path: Path) -> None:
         "[2026-03-04 10:19:54] import torch took 3 s\n",
         "@rank3 says hello\n",
         "{'loss': 2.31, 'cells': 3}\n",
+        "#!/bin/bash\n#SBATCH --nodes=2\nsrun python train.py\n",
+        "diff --git a/train.py b/train.py\n+lr = 3\n",
+        '"""\n',
+        "import torch\n",
     ],
 )
 def test_a_log_that_begins_oddly_is_one(head: str, tmp_path: Path) -> None:

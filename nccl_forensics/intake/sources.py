@@ -28,14 +28,22 @@ _PROGRAMS: tuple[tuple[re.Pattern[bytes], str], ...] = (
         "a program's source",
     ),
 )
+_A_LOGS = re.compile(
+    r"\.(?:log|out|err|txt|stdout|stderr|o\d+|e\d+)(?:\.\d+)?$|slurm-\d|^(?:syslog|messages|dmesg|nohup)", re.I
+)
 _MARKED_UP = re.compile(r"\.(?:md|markdown|rst|adoc|html?)$", re.IGNORECASE)
 _PAGE = re.compile(rb"\s*(?:<!doctype html|<html)", re.IGNORECASE)
 _FENCE = re.compile(rb"^(?:```|~~~|\.\. code)", re.MULTILINE)
 _HEADING = re.compile(rb"^#{1,4} [A-Z][^\n]{0,120}$|^[^\n]{3,120}\n(?:={4,}|-{4,})[ \t]*$", re.MULTILINE)
 
 
-def source_of(head: bytes) -> str | None:
-    """What a file that begins so is, if it is a program or something else that never was a log's output."""
+def source_of(head: bytes, name: str) -> str | None:
+    """What a file that begins so is, if it is a program or something else that never was a log's output.
+
+    A log can begin with the script that it is of, or a patch: by its name it is one then.
+    """
+    if _A_LOGS.search(name):
+        return None
     text = head.removeprefix(b"\xef\xbb\xbf")
     return next((what for pattern, what in _PROGRAMS if pattern.match(text)), None)
 

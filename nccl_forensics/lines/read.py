@@ -60,7 +60,8 @@ def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
     head = source.head(HEAD_BYTES)
     if sniff.is_own(head):
         return Parsed(replace(row, status="skipped", format="report", reason="written by this tool: no evidence"))
-    if (what := source_of(head)) is not None and not any(one.claims(head, source.name) for one in known.files):
+    what = source_of(head, source.name)
+    if what is not None and not any(one.claims(head, source.name) for one in known.files):
         return Parsed(replace(row, status="skipped", format="source", reason=f"{what}: no evidence of what happened"))
     for one in known.files:
         if one.claims(head, source.name):

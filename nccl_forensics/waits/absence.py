@@ -216,14 +216,15 @@ QUESTIONS: tuple[Callable[[Reports, Attendance], Answer | None], ...] = (
 
 
 def different_calls(stuck: Stuck) -> tuple[Suspect, ...]:
-    """All came, but not with the same call: the minority by operation or size."""
+    """All came, but not with the same call: the minority by operation or size. What a line does not tell is no call."""
     reports = stuck.reports.items()
     rows: tuple[tuple[str, Mapping[int, object]], ...] = (
         (say("operation"), {r: text(e, "op") for r, e in reports}),
         (say("size"), {r: number(e, "numel_in") for r, e in reports}),
         (say("size"), {r: number(e, "numel_out") for r, e in reports}),
     )
-    return next((_minority(stuck, word, values) for word, values in rows if len(set(values.values())) > 1), ())
+    told = ((word, {r: value for r, value in values.items() if value is not None}) for word, values in rows)
+    return next((_minority(stuck, word, values) for word, values in told if len(set(values.values())) > 1), ())
 
 
 def _minority(stuck: Stuck, word: str, values: Mapping[int, object]) -> tuple[Suspect, ...]:

@@ -193,6 +193,8 @@ def _of_another_process(story: _Story) -> tuple[float, str] | None:
     if story.first.kind in OF_PROCESSES and all(is_strangers(case, e) for e in story.near):
         if pids_known(case, host):
             return weight("foreign_pid"), say("the process is none of the ranks'")
+        if not (case.job or case.has_job_log) and story.cause == "storage_stall":
+            return None  # a disk that stops answering is a fault of the host, whoever waits for it
         return weight("foreign_pid") * 0.5, say("its name is none of a training job's")
     return None
 

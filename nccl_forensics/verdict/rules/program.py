@@ -59,8 +59,18 @@ def _only_holder_of_pid(case: Case, event: Event) -> int | None:
     return holders[0] if len(holders) == 1 and not known_by_address else None
 
 
+def _is_mixed(event: Event) -> bool:
+    """Is another process's traceback woven into it? Then none of its frames is told (parsers/python_traceback.py)."""
+    return event.rank is None and event.details.get("frames") == () and event.details.get("innermost") is None
+
+
 def _only_one_that_raised(case: Case, event: Event) -> int | None:
-    """The only rank there that ended with exit code 1 and of which no exception tells why."""
+    """The only rank there that ended with exit code 1 and of which no exception tells why.
+
+    Not where tracebacks of several processes are mixed: then more raised than the launcher has listed.
+    """
+    if any(e.evidence.source == event.evidence.source and _is_mixed(e) for e in case.of("python-exception")):
+        return None
     told = {e.rank for e in case.of("python-exception")}
     likely = {
         rank

@@ -395,7 +395,7 @@ def _one(paths: tuple[str, ...], common: Common, outputs: Outputs, given: _Prepa
     analysis = _analysis(
         paths, common if hidden is None else replace(common, no_progress=True), given.zone, given.window
     )
-    if not any(r.status in ("read", "partial") for r in analysis.rows):
+    if not any(map(_was_read, analysis.rows)):
         raise _NoAnswer(_nothing_could_be_read(analysis.rows, hidden), NOTHING_TO_READ)
     analysis = fingerprints(analysis)
     doc = document.build(analysis, command=_typed(), timezone=common.timezone)
@@ -429,6 +429,13 @@ def _nothing_could_be_read(rows: Sequence[InputRow], hidden: Redactor | None) ->
     for row in unread if hidden is None else hidden.redacted(unread):
         click.echo(f"  {row['path']}: {row['status']}: {row['reason']}", err=True)
     return "none of these files could be read as a log, dump or report. `nccl-forensics inspect` lists them all."
+
+
+def _was_read(row: InputRow) -> bool:
+    """Was it a log, a dump or a report, or at least a text, of which can be said that nothing in it was recognised?"""
+    from nccl_forensics.lines.read import NOT_RECOGNISED
+
+    return row.status in ("read", "partial") or row.reason == NOT_RECOGNISED
 
 
 def _name(paths: tuple[str, ...]) -> str:

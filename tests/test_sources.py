@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from nccl_forensics.cli import main
+from nccl_forensics.intake.sources import is_text
 from nccl_forensics.pipeline import analyze
 
 RAISED = """Traceback (most recent call last):
@@ -84,3 +87,26 @@ def test_a_log_that_begins_oddly_is_one(head: str, tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(head + RAISED)
     (incident,) = analyze([str(tmp_path)]).incidents
     assert incident.verdict.cause == "python_exception"
+
+
+@pytest.mark.parametrize(
+    ("head", "text"),
+    [
+        (b"hello\n", True),
+        ("kernel: \u6b7b\u4e86\n".encode(), True),
+        ("Gr\u00fc\u00dfe\n".encode("latin-1"), True),
+        (b"50%\r60%\r\x1b[32mdone\x1b[0m\n", True),
+        (b"", False),
+        (bytes(range(256)), False),
+        (b"a\0b\0", False),
+    ],
+)
+def test_what_is_text(head: bytes, text: bool) -> None:
+    assert is_text(head) is text
+
+
+def test_a_text_that_nobody_knows_has_an_answer(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("the machine is slow on Mondays\n")
+    done = CliRunner().invoke(main, ["analyze", str(tmp_path / "notes.txt"), "-o", str(tmp_path / "o.html")])
+    assert done.exit_code == 0
+    assert "Nothing in these files could be read as a log" in done.output

@@ -37,6 +37,14 @@ _FENCE = re.compile(rb"^(?:```|~~~|\.\. code)", re.MULTILINE)
 _HEADING = re.compile(rb"^#{1,4} [A-Z][^\n]{0,120}$|^[^\n]{3,120}\n(?:={4,}|-{4,})[ \t]*$", re.MULTILINE)
 
 
+_CONTROLS = bytes(sorted({*range(32), 127} - set(b"\b\t\n\f\r\x1b")))
+
+
+def is_text(head: bytes) -> bool:
+    """Is it text, in whatever encoding: nearly without control characters? Nothing is none."""
+    return bool(head) and len(head) - len(head.translate(None, _CONTROLS)) <= len(head) // 100
+
+
 def source_of(head: bytes, name: str) -> str | None:
     """What a file that begins so is, if it is a program or something else that never was a log's output.
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 from nccl_forensics.intake import sniff
 from nccl_forensics.intake.limits import Limits, Totals
 from nccl_forensics.intake.readers import File, Source
-from nccl_forensics.intake.sources import quotes_logs, source_of
+from nccl_forensics.intake.sources import is_text, quotes_logs, source_of
 from nccl_forensics.intake.walk import collect, files, sources
 from nccl_forensics.lines.alarms import WORDS, Alarms, is_logged
 from nccl_forensics.lines.flood import Flood, Kept
@@ -73,7 +73,7 @@ def read_source(source: Source, known: Parsers, scanner: Scanner) -> Parsed:
     format_ = known_format or ("job-log" if events or alarms else "unknown")
     status, reason = source.status, source.reason
     if format_ == "unknown" and status == "read":
-        status, reason = "skipped", "nothing in it was recognised; it is listed so that you know it was looked at"
+        status, reason = "skipped", NOT_RECOGNISED if is_text(head) else "neither text nor a format that is known"
     return Parsed(
         replace(row, status=status, reason=reason, format=format_, bytes=source.bytes_read, events=len(events)),
         events,
@@ -186,6 +186,8 @@ def _structured(source: Source, row: InputRow, format_: str, found: Iterable[Any
     )
 
 
+NOT_RECOGNISED = "nothing in it was recognised; it is listed so that you know it was looked at"
+"""Why a text is skipped in which no parser found a line."""
 SHARED_BYTES = 8 << 20
 """Piles smaller than this are read by one worker: they take a few hundredths of a second."""
 

@@ -295,6 +295,15 @@ def _ring_timeout(line: Line, message: KernelMessage) -> KernelMessage:
     return message if found is None else replace(message, gpu=pci_address(found["pci"]))
 
 
+def _ata_link_down(line: Line, message: KernelMessage) -> KernelMessage:
+    """A port that never had a drive says so at every boot and every resume; a lost drive spoke before."""
+    port, before = str(message.details["port"]), line.window.buffer[: line.start]
+    had_a_drive = any(word.encode() in before for word in (f"{port}.00: ", f"{port}: SATA link up"))
+    if had_a_drive or line.number > 1 + before.count(b"\n"):
+        return message  # seen, or the file's begin is not in memory any more
+    return replace(message, role="context")
+
+
 def _gim(line: Line, message: KernelMessage) -> KernelMessage:
     """`0:bd:0:0`: domain, bus, device, function, in hex without leading zeros."""
     domain, bus, device, function = (int(part, 16) for part in str(message.details["place"]).split(":"))
@@ -314,6 +323,7 @@ BY_ENTRY: Mapping[str, Neighbours] = {
     "ghes": _ghes,
     "ghes-device": _ghes_device,
     "nvidia-drm-fail": _drm_fail,
+    "ata-link-down": _ata_link_down,
     "amdgpu-ring-timeout": _ring_timeout,
     "amdgpu-mes": _ring_timeout,
     "gim-ecc-fatal": _gim,

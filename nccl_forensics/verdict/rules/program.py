@@ -28,6 +28,8 @@ SPECIFIC = {
     "nccl-warn-cuda": None,
 }
 """Kinds that name a resource; None: the event's own `cause` tells."""
+OR_ELSE = " or a hardware error"
+"""CUDA leaves open itself what it met (CUDA_ERROR_CONTAINED and its kin)."""
 ADDRESS = re.compile(r"[\d.]{7,15}|[0-9a-f:]*:[0-9a-f:]*", re.ASCII)
 ENDS = tuple(sorted(kinds_marked("ends")))
 """Lines of launchers that tell how a process ended."""
@@ -165,6 +167,7 @@ def _shortage(case: Case, event: Event, cause: str) -> Finding:
         weight=weight("exception_specific") + max(shift, -4.0)
         if event.role == "cause"
         else weight("exception_symptom") + shift,
+        identifies=OR_ELSE not in f"{text(event, 'error')} {event.evidence.text}",
         ranks=ranks,
         hosts=hosts,
         gpus=(case.known.gpu(event.host, event.gpu_pci),) if event.gpu_pci else (),

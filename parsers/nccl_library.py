@@ -71,7 +71,8 @@ LAUNCHED = re.compile(
 MISSING = re.compile(r"Missing communicator data from (?P<n>\d{1,7}) (?:rank|job process)")
 
 OFI = re.compile(
-    r"WARN\b.{0,120}?NET/OFI (?P<text>(?P<request>(?:Request \S{1,40} |.{0,60}?)completed with error)"
+    r"WARN\b.{0,120}?NET/OFI "
+    r"(?P<text>(?P<request>(?:Request \S{1,40} |.{0,60}?)completed with error|.{0,60}?fi_cq_read)"
     r"|(?:Couldn't|Could not|Unable to|Failed to|No eligible) .{1,300})"
 )
 OFI_CODE = re.compile(r"\bRC: ?(?P<code>-?\d{1,5})")

@@ -24,6 +24,7 @@ from nccl_forensics.verdict.ranks import no_incident_ranks
 from nccl_forensics.waits.reconstruct import from_all, from_dumps
 from nccl_forensics.when.align import align, arrivals_of
 from nccl_forensics.when.aligned import Aligned, covered
+from nccl_forensics.when.beside import of_its_file
 from nccl_forensics.when.repeats import merge_repeats
 from nccl_forensics.when.window import Limited, Window
 from nccl_forensics.who import containers
@@ -165,13 +166,7 @@ def _one_job(pile: Pile, declared: _Declared) -> Analysis:
 def _alarms(aligned: Aligned, rows: Sequence[InputRow]) -> list[Event]:
     """The alarms, with the rank and host of their files where they tell none."""
     by_path = {row.path: row for row in rows}
-    return [
-        replace(e, rank=row.rank if e.rank is None else e.rank, host=e.host or row.host)
-        if (row := by_path.get(e.evidence.source)) is not None
-        else e
-        for e in aligned.asides
-        if e.kind == ALARM
-    ]
+    return [of_its_file(e, by_path) for e in aligned.asides if e.kind == ALARM]
 
 
 def _each_start(

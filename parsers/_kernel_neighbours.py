@@ -297,9 +297,9 @@ def _ring_timeout(line: Line, message: KernelMessage) -> KernelMessage:
 
 def _ata_link_down(line: Line, message: KernelMessage) -> KernelMessage:
     """A port that never had a drive says so at every boot and every resume; a lost drive spoke before."""
-    port, before = str(message.details["port"]), line.window.buffer[: line.start]
-    had_a_drive = any(word.encode() in before for word in (f"{port}.00: ", f"{port}: SATA link up"))
-    if had_a_drive or line.number > 1 + before.count(b"\n"):
+    port = message.details["port"]
+    had_a_drive = any(line.holds_before(f"{port}{said}".encode(), line.start) for said in (".00: ", ": SATA link up"))
+    if had_a_drive or line.number > 1 + line.window.buffer.count(b"\n", 0, line.start):
         return message  # seen, or the file's begin is not in memory any more
     return replace(message, role="context")
 

@@ -21,9 +21,9 @@ from collections.abc import Iterator
 
 from nccl_forensics.lines.line import Line
 from nccl_forensics.lines.plugins import parser
-from nccl_forensics.model import Event
+from nccl_forensics.model import Detail, Event
 
-from ._lines import follows, is_quoted, near
+from ._lines import follows, is_quoted, near, number
 
 TASK = re.compile(r"/job:\w{1,40}/replica:\d{1,6}/task:(?P<task>\d{1,7})")
 LONE = re.compile(r"^\s*/job:\w{1,40}/replica:\d{1,6}/task:(?P<task>\d{1,7})\s*$")
@@ -80,8 +80,7 @@ def jax_barrier(line: Line) -> Iterator[Event]:
     missing = _named_below(line)
     if told is None or not missing:
         return
-    world = int(count["world"]) if count else None
-    joined = int(count["joined"]) if count else None
+    world, joined = (number(count["world"]), number(count["joined"])) if count else (None, None)
     whole = (
         len(missing) + joined == world if world is not None and joined is not None else len(missing) < SHOWN_AT_MOST - 1
     )
@@ -109,6 +108,11 @@ GAVE_UP = re.compile(
 )
 
 
+def _wait(found: re.Match[str]) -> dict[str, Detail]:
+    """For what, how long, and of how many threads, where that is told."""
+    return {"what": found["name"], "waited_s": int(found["s"]), "expected": number(found["world"])}
+
+
 @parser(title="XLA: a process ended after a wait", literals=["Termination timeout for `"])
 def xla_gave_up(line: Line) -> Iterator[Event]:
     """The process ends itself, with exit code 42 or by SIGABRT."""
@@ -117,11 +121,7 @@ def xla_gave_up(line: Line) -> Iterator[Event]:
             "xla-gave-up",
             role="symptom",
             severity="error",
-            details={
-                "what": found["name"],
-                "waited_s": int(found["s"]),
-                "expected": int(found["world"]) if found["world"] else None,
-            },
+            details=_wait(found),
         )
 
 
@@ -133,10 +133,5 @@ def xla_stuck(line: Line) -> Iterator[Event]:
             "xla-stuck",
             role="symptom",
             severity="warning",
-            details={
-                "what": found["name"],
-                "waited_s": int(found["s"]),
-                "expected": int(found["world"]) if found["world"] else None,
-                "joined": int(found["joined"]) if found["joined"] else None,
-            },
+            details={**_wait(found), "joined": number(found["joined"])},
         )

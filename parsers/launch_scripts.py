@@ -18,6 +18,7 @@ from nccl_forensics.lines.plugins import parser
 from nccl_forensics.model import Event
 from nccl_forensics.names import MOST_RANKS
 
+from ._lines import number
 from .torchrun import exit_event
 
 LONGEST = 600
@@ -63,5 +64,4 @@ def launched_ended(line: Line) -> Iterator[Event]:
     found = WORDED.search(line.text[:LONGEST])
     if found is None or int(found["rank"]) >= MOST_RANKS:
         return
-    pid = int(found["pid"]) if found["pid"] else None
-    yield exit_event(line, int(found["code"]), rank=int(found["rank"]), pid=pid)
+    yield exit_event(line, int(found["code"]), rank=int(found["rank"]), pid=number(found["pid"]))

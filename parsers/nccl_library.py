@@ -202,14 +202,7 @@ def _failure(line: Line, text: str, who: dict[str, Any]) -> Event | None:
             "nccl-shm", role="cause", severity="error", cause="shm_full", details={"path": found["path"]}, **who
         )
     if found := BOOTSTRAP.search(text):
-        return line.event(
-            "nccl-bootstrap",
-            role="symptom",
-            severity="error",
-            cause="nccl_setup",
-            details={"text": text[found.start() : found.start() + 300]},
-            **who,
-        )
+        return _in_set_up(line, text[found.start() :], who)
     return None
 
 
@@ -246,7 +239,7 @@ def _of_libfabric(line: Line, found: re.Match[str], who: dict[str, Any]) -> Even
         role="symptom",
         severity="error",
         cause="fabric_error",
-        details={"status": int(code["code"]) if code else None, "vendor": None, "peer": None, "device": None},
+        details={"status": number(code["code"]) if code else None, "vendor": None, "peer": None, "device": None},
         **who,
     )
 

@@ -35,9 +35,8 @@ _MARKED_UP = re.compile(r"\.(?:md|markdown|rst|adoc|html?)$", re.IGNORECASE)
 _PAGE = re.compile(rb"\s*(?:<!doctype html|<html)", re.IGNORECASE)
 _FENCE = re.compile(rb"^(?:```|~~~|\.\. code)", re.MULTILINE)
 _HEADING = re.compile(rb"^#{1,4} [A-Z][^\n]{0,120}$|^[^\n]{3,120}\n(?:={4,}|-{4,})[ \t]*$", re.MULTILINE)
-
-
 _CONTROLS = bytes(sorted({*range(32), 127} - set(b"\b\t\n\f\r\x1b")))
+"""Control characters that no text has."""
 
 
 def is_text(head: bytes) -> bool:

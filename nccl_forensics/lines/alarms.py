@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from nccl_forensics.catalog.noise import noise
 from nccl_forensics.lines.line import Line
 from nccl_forensics.lines.prefixes.loggers import LEVEL
-from nccl_forensics.model import ALARM, Event, Severity
+from nccl_forensics.model import ALARM, Event
 
 WORDS = tuple(
     word.encode()
@@ -100,14 +100,11 @@ def _alarm(line: Line) -> Event | None:
     if text.startswith(("  ", "\t", "frame #", "#")) or len(text.split()) < FEWEST_WORDS or noise().search(text):
         return None  # the middle of a traceback or of a stack, a table, a dump of settings; or what everybody prints
     head = line.raw[:LONGEST].decode("utf-8", "replace").removesuffix(text)
-    grave = _GRAVE.search(text) is not None or _GRAVE.search(head) is not None
-    severity: Severity = "critical" if grave else "error"
-    said = _NONE.sub("", text)
-    if not grave and (not (_ALARM.search(said) or _ALARM.search(head)) or _CALM.search(head + text[:LEVEL_IN])):
-        return None
-    if grave and not (_GRAVE.search(said) or _GRAVE.search(head)):
-        return None
-    return line.event(ALARM, role="context", severity=severity)
+    said = head, _NONE.sub("", text)
+    if any(map(_GRAVE.search, said)):
+        return line.event(ALARM, role="context", severity="critical")
+    is_calm = _GRAVE.search(text) or _CALM.search(head + text[:LEVEL_IN])
+    return None if is_calm or not any(map(_ALARM.search, said)) else line.event(ALARM, role="context", severity="error")
 
 
 _STATED = re.compile(rf"\W{{0,3}}(?:{LEVEL}\b|[\w.]{{1,80}}(?:Error|Exception)\b)")

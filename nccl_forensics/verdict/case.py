@@ -16,7 +16,7 @@ from nccl_forensics.names import short
 from nccl_forensics.text.messages import say
 from nccl_forensics.text.moments import is_dated
 from nccl_forensics.verdict.timing import IN_TIME, Failure, Timing, Timings
-from nccl_forensics.when.aligned import Aligned
+from nccl_forensics.when.aligned import Aligned, clock_of_dumps
 from nccl_forensics.who.identities import Identities
 
 DETECTED = kinds_marked("notices")
@@ -274,7 +274,7 @@ class Case:
             rank=newest.rank,
             host=newest.host,
             time_ns=max(ended_ns, newest.last_created_ns or 0),
-            clock=f"{newest.host}: clock of its dumps",
+            clock=clock_of_dumps(newest.host),
             uncertainty_ns=1_000_000,
             time_basis="stamp",
         )

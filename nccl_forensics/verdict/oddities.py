@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from nccl_forensics.intake.sniff import HOST_FORMATS
@@ -80,19 +80,20 @@ def _place(odd: Oddity) -> tuple[bool, float, str, int]:
     return not odd.telling, -odd.weight, at.source, at.line or 0
 
 
-def _writers(rows: Sequence[InputRow]) -> Mapping[str, str]:
-    """File → who wrote it: rank, host, or the file itself."""
-    return {row.path: _writer(row.rank, row.host, row.path) for row in rows if row.status in ("read", "partial")}
+def _writers(rows: Sequence[InputRow]) -> frozenset[str]:
+    """Who wrote the files."""
+    return frozenset(_writer(row.rank, row.host, row.path) for row in rows if row.status in ("read", "partial"))
 
 
 def _writer(rank: int | None, host: str | None, path: str) -> str:
+    """The rank, the host, or the file itself."""
     if rank is not None:
         return f"rank {rank}"
     return short(host) if host else path
 
 
 def _oddity(
-    inside: Sequence[Event], writers: Mapping[str, str], onsets: Sequence[int], of_hosts: Collection[str]
+    inside: Sequence[Event], writers: frozenset[str], onsets: Sequence[int], of_hosts: Collection[str]
 ) -> Oddity:
     timed = [e for e in inside if e.time_ns is not None]
     first = min(timed, key=lambda e: e.time_ns or 0) if timed else inside[0]
@@ -103,7 +104,7 @@ def _oddity(
     weight = GRAVE if any(e.severity == "critical" for e in inside) else 0.0
     weight += RARE if count <= FEW else 0.0
     wrote = {_writer(e.rank, e.host, e.evidence.source) for e in inside}
-    if len(wrote) == 1 and len({*writers.values(), *wrote}) >= FEW:
+    if len(wrote) == 1 and len(writers) + (not wrote <= writers) >= FEW:
         weight += ALONE
         why.append(_only(first, ranks, hosts))
     if count < OFTEN and (gap_s := _just_before(first, onsets)) is not None:

@@ -22,7 +22,7 @@ from nccl_forensics.model import ClockRow, Event, GroupState, InputRow
 from nccl_forensics.names import short
 from nccl_forensics.text.moments import SECOND, is_dated, moment
 from nccl_forensics.when import beside, between
-from nccl_forensics.when.aligned import Aligned, Arrival, ordered, whose_clock
+from nccl_forensics.when.aligned import Aligned, Arrival, clock_of_dumps, ordered, whose_clock
 from nccl_forensics.when.belief import Beliefs, ZoneOf
 from nccl_forensics.when.boots import Up, with_shown
 from nccl_forensics.when.jumps import Told, same_step
@@ -288,7 +288,7 @@ def _clocks_of_dumps(offsets: Offsets, owners: Mapping[str, str]) -> dict[str, C
     """The rows of clocks that no line was written on."""
     found: dict[str, ClockRow] = {}
     for name in set(offsets.clocks) - set(owners.values()):
-        clock = f"{name}: clock of its dumps"
+        clock = clock_of_dumps(name)
         bare = ClockRow(clock=clock, host=name, offset_s=0.0, uncertainty_s=0.0, basis="reference")
         found[clock] = _row(bare, {clock: name}, offsets)
     return found

@@ -35,6 +35,11 @@ class Arrival:
     last_ns: int
 
 
+def clock_of_dumps(whose: str | None) -> str:
+    """The name of the clock by which a host's dumps are written, or a rank's."""
+    return f"{whose}: clock of its dumps"
+
+
 @dataclass(frozen=True)
 class Aligned:
     events: tuple[Event, ...]

@@ -16,13 +16,18 @@ from nccl_forensics.when.years import apart_in_any_year
 
 
 def of_silent(lines: Iterable[Event], events: Iterable[Event], rows: Mapping[str, InputRow]) -> list[Event]:
-    """Those of files that gave no event with a time, with the host of the file. `rows`: by path."""
+    """Those of files that gave no event with a time, with rank and host of the file. `rows`: by path."""
     told = {event.evidence.source for event in events if event.stamp is not None}
-    return [
-        replace(line, host=line.host or (row.host if (row := rows.get(line.evidence.source)) is not None else None))
-        for line in lines
-        if line.evidence.source not in told and line.stamp is not None
-    ]
+    silent = (line for line in lines if line.evidence.source not in told and line.stamp is not None)
+    return [of_its_file(line, rows) for line in silent]
+
+
+def of_its_file(line: Event, rows: Mapping[str, InputRow]) -> Event:
+    """With the rank and the host of its file, where it tells none. `rows`: by path."""
+    row = rows.get(line.evidence.source)
+    if row is None:
+        return line
+    return replace(line, rank=row.rank if line.rank is None else line.rank, host=line.host or row.host)
 
 
 def placed(lines: Iterable[Event], silent: Iterable[Event], events: Iterable[Event]) -> list[Event]:

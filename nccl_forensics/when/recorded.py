@@ -16,7 +16,7 @@ from nccl_forensics.names import short
 from nccl_forensics.recorder.dumps import COMPLETED, Dump
 from nccl_forensics.recorder.groups import choose
 from nccl_forensics.text.moments import is_dated
-from nccl_forensics.when.aligned import Aligned, ordered
+from nccl_forensics.when.aligned import Aligned, clock_of_dumps, ordered
 
 ENTERED, COMPLETE = "recorded-entry", "recorded-end"
 MOST_RANKS = 64
@@ -34,23 +34,26 @@ def with_dumps(aligned: Aligned, dumps: Sequence[Dump], places: Mapping[int, str
     chosen.sort(key=lambda dump: dump.newest_ns or 0)
     if len(chosen) > MOST_RANKS:
         chosen = [*chosen[: MOST_RANKS // 2], *chosen[-MOST_RANKS // 2 :]]
-    found = [_moved(event, aligned) for dump in chosen for event in _of(dump, places.get(dump.rank or 0))]
+    found = [event for dump in chosen for event in _of(dump, places.get(dump.rank or 0), aligned)]
     known = {row.clock for row in aligned.clocks}
     clocks = {event.clock: event.host for event in found if event.clock is not None and event.clock not in known}
     rows = tuple(_row(clock, host) for clock, host in sorted(clocks.items()))
     return replace(aligned, events=tuple(ordered([*aligned.events, *found])), clocks=(*aligned.clocks, *rows))
 
 
-def _of(dump: Dump, host: str | None) -> Iterator[Event]:
+def _of(dump: Dump, host: str | None, aligned: Aligned) -> Iterator[Event]:
+    owner = short(host) if host else f"rank {dump.rank}"
     newest = int(np.argmax(dump.created_ns))
-    yield _event(dump, newest, ENTERED, int(dump.created_ns[newest]), host)
+    entered = _event(dump, newest, ENTERED, host, clock_of_dumps(owner))
+    yield _at(entered, int(dump.created_ns[newest]), owner, aligned)
     done = np.nonzero(((dump.flags & COMPLETED) > 0) & (dump.completed_ns > 0))[0]
     if len(done):
         last = int(done[np.argmax(dump.completed_ns[done])])
-        yield _event(dump, last, COMPLETE, int(dump.completed_ns[last]), host)
+        complete = _event(dump, last, COMPLETE, host, clock_of_dumps(owner))
+        yield _at(complete, int(dump.completed_ns[last]), owner, aligned)
 
 
-def _event(dump: Dump, row: int, kind: str, time_ns: int, host: str | None) -> Event:
+def _event(dump: Dump, row: int, kind: str, host: str | None, clock: str) -> Event:
     call, group = dump.calls[dump.call[row]], dump.groups[dump.group[row]]
     seq = int(dump.seq[row])
     return Event(
@@ -60,22 +63,16 @@ def _event(dump: Dump, row: int, kind: str, time_ns: int, host: str | None) -> E
         rank=dump.rank,
         host=host,
         details={"op": call.op, "seq": seq},
-        time_ns=time_ns,
-        uncertainty_ns=BAR_NS,
         time_basis="stamp",
-        clock=f"{short(host) if host else f'rank {dump.rank}'}: clock of its dumps",
+        clock=clock,
     )
 
 
-def _moved(event: Event, aligned: Aligned) -> Event:
-    """On the reference clock, where something ties its host to that."""
-    assert event.time_ns is not None
-    owner = (event.clock or "").removesuffix(": clock of its dumps")
-    offset = aligned.offsets.at(owner, event.time_ns) if aligned.offsets is not None else None
-    if offset is None:
-        return event
-    bar_ns = BAR_NS + offset.bar_ns
-    return replace(event, time_ns=event.time_ns - offset.shift_ns, uncertainty_ns=bar_ns)
+def _at(event: Event, read_ns: int, owner: str, aligned: Aligned) -> Event:
+    """With its time as `owner`'s clock read, on the reference clock where something ties the two."""
+    offset = aligned.offsets.at(owner, read_ns) if aligned.offsets is not None else None
+    shift_ns, bar_ns = (offset.shift_ns, offset.bar_ns) if offset is not None else (0, 0)
+    return replace(event, time_ns=read_ns - shift_ns, uncertainty_ns=BAR_NS + bar_ns)
 
 
 def _row(clock: str, host: str | None) -> ClockRow:

@@ -23,8 +23,8 @@ def as_elsewhere(ranks: Mapping[int, Place], card: Callable[[str, str], Gpu | No
     """
     hosts: dict[str, dict[int, str]] = defaultdict(dict)
     for place in ranks.values():
-        if place.host is not None and place.local_rank is not None and place.gpu is not None and place.gpu.pci:
-            hosts[short(place.host)][place.local_rank] = place.gpu.pci
+        if place.host is not None and place.local_rank is not None and place.pci:
+            hosts[short(place.host)][place.local_rank] = place.pci
     pairs = {pair for shown in hosts.values() for pair in shown.items()}
     if len({local for local, _ in pairs}) < len(pairs) or len({pci for _, pci in pairs}) < len(pairs):
         return {}

@@ -21,6 +21,11 @@ class Place:
     pid: int | None = None
     gpu: Gpu | None = None
 
+    @property
+    def pci(self) -> str | None:
+        """The address of its card."""
+        return self.gpu.pci if self.gpu is not None else None
+
 
 @dataclass(frozen=True, slots=True)
 class Identities:
@@ -67,8 +72,8 @@ class Identities:
             self._ranks_on[host].append(rank)
             if place.pid is not None:
                 self._ranks_by["pid", place.pid][host].append(rank)
-            if place.gpu is not None and place.gpu.pci is not None:
-                self._ranks_by["pci", place.gpu.pci][host].append(rank)
+            if place.pci is not None:
+                self._ranks_by["pci", place.pci][host].append(rank)
         self._gpus_on.update(cards_by_short_name(self.gpus))
 
     def size(self, seen: Iterable[int] = ()) -> int | None:
@@ -121,7 +126,7 @@ class Identities:
         if short(host) not in self.machines:
             return None
         rank = _only(self._having("pci", gpu.pci, None))
-        if rank is None or any(p.gpu is None or p.gpu.pci is None for p in self.ranks.values()):
+        if rank is None or any(p.pci is None for p in self.ranks.values()):
             return None  # a rank whose card is not known can be the one
         name = self.ranks[rank].host
         return rank if name is not None and short(name) not in self.machines else None
@@ -140,11 +145,11 @@ class Identities:
         return tuple(sorted(found)) if len(found) > 1 and (placed or len(found) < len(everyone)) else ()
 
     def _owner_is_known(self, host: str, pci: str) -> bool:
-        return any(_pci(p) == pci and p.host is not None and same_host(p.host, host) for p in self.ranks.values())
+        return any(p.pci == pci and p.host is not None and same_host(p.host, host) for p in self.ranks.values())
 
     def _can_be_on(self, place: Place, host: str, pci: str, of_containers: bool) -> bool:
         """Does nothing place it on another card or host? `of_containers`: the host's ranks can go by their names."""
-        if _pci(place) not in (None, pci):
+        if place.pci not in (None, pci):
             return False
         if place.host is None or same_host(place.host, host):
             return True
@@ -186,7 +191,7 @@ class Identities:
         mine = self.ranks_on(host)
         if pci is None or not mine:
             return False
-        cards = {_pci(self.ranks[r]) for r in mine}
+        cards = {self.ranks[r].pci for r in mine}
         return None not in cards and pci not in cards
 
     def ranks_on(self, host: str | None) -> tuple[int, ...]:
@@ -204,11 +209,6 @@ def _only(found: Iterable[int]) -> int | None:
     """The one, if there is exactly one."""
     several = list(found)
     return several[0] if len(several) == 1 else None
-
-
-def _pci(place: Place) -> str | None:
-    """The address of a rank's card."""
-    return place.gpu.pci if place.gpu is not None else None
 
 
 def cards_by_short_name(gpus: Mapping[str | None, Iterable[Gpu]]) -> dict[str | None, list[Gpu]]:

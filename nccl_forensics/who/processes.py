@@ -320,13 +320,9 @@ def _cards_in_order(numbers: _Numbers, seats: Seats) -> Iterator[Claim]:
         if not a_card_each or not in_a_row or len(here) != seats.a_host:
             continue
         ordered = all_in_order(named, here, {})
-        if all(_has_card(seats.ranks[rank]) in (None, *named[pid]) for pid, rank in ordered.items()):
+        if all(seats.ranks[rank].pci in (None, *named[pid]) for pid, rank in ordered.items()):
             for pid, rank in ordered.items():
                 yield Claim(rank, Speaker.CONVENTION, numbers.names.get(host), pci=next(iter(named[pid])))
-
-
-def _has_card(place: Place) -> str | None:
-    return place.gpu.pci if place.gpu is not None else None
 
 
 def _local_ranks(ranked: Iterable[Ranked], first_ranks: Mapping[str, int]) -> Iterator[Claim]:

@@ -10,8 +10,11 @@ from nccl_forensics.names import MOST_RANKS
 from nccl_forensics.text import phrases
 from nccl_forensics.text.messages import say
 from nccl_forensics.verdict.case import Case
-from nccl_forensics.verdict.rules import rule
+from nccl_forensics.verdict.rules import if_known, rule
 from nccl_forensics.waits.reports import OUTLIERS
+
+TOGETHER_NS = 2_000_000_000
+"""JAX's service looks once a second (CheckStaleness): what it finds within two belongs together. Our judgement."""
 
 
 def _too_many(missing: Sequence[int], world: int) -> float:
@@ -115,10 +118,6 @@ def jax_lost_a_process(case: Case) -> Iterator[Finding]:
     )
 
 
-TOGETHER_NS = 2_000_000_000
-"""The service looks once a second (CheckStaleness): what it finds within two belongs together. Our judgement."""
-
-
 @rule
 def jax_barrier_names_them(case: Case) -> Iterator[Finding]:
     """A barrier of JAX's coordination service names the processes that did not come; what most missed tells little."""
@@ -217,7 +216,7 @@ def engines_worker_died(case: Case) -> Iterator[Finding]:
             n=number(first, "worker"),
         ),
         weight=weight("framework_names_ranks"),
-        ranks=(first.rank,) if first.rank is not None else (),
+        ranks=if_known(first.rank),
         events=(first,),
         onset_ns=first.time_ns,
     )
@@ -237,7 +236,7 @@ def ray_lost_a_node(case: Case) -> Iterator[Finding]:
             cause="node_lost",
             says=say("Ray hears no more of the node with the address {address}", address=address) + phrases.aside(why),
             weight=weight("heartbeat_lost") + shift,
-            hosts=(event.host,) if event.host else (),
+            hosts=if_known(event.host),
             events=(event,),
             onset_ns=event.time_ns,
         )
